@@ -1,0 +1,169 @@
+"""Everything that can go wrong, on one page.
+
+BatchwrightError                exit  what happened
+├── JobError                       2  the job file, an option or the model folder is wrong
+│   ├── ResumeRefused              2  the run directory holds another job
+│   └── MissingExtra               2  an optional package is not installed
+├── InputError                     3  the input cannot be used at all
+├── TooManyFailures                3  so many rows fail that the job itself must be wrong
+├── VerifyError                    1  rows in and rows out do not add up
+├── StorageError                  75  a disk or bucket refused; fix it and run again
+├── EngineError                   75  the engine cannot be kept alive
+├── Stopped                       75  stopped on request (SIGTERM); run again to go on
+└── Interrupted                  130  stopped by Ctrl-C; run again to go on
+
+RowError                              one row is bad: it becomes a rejection or a failure,
+                                      never the end of the job
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+# Exit code of a finished, complete run in which more rows than `run.max_failed` have no answer.
+EXIT_MANY_FAILED = 4
+
+
+class BatchwrightError(Exception):
+    """Base of every error that ends a command.
+
+    Args:
+        message: what is wrong, with the file and line or the row where it is known.
+        hint: what to do about it, one sentence; empty when the message says it all.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint)
+
+
+class JobError(BatchwrightError):
+    """The job file, an option or the model folder is wrong."""
+
+    exit_code = 2
+
+
+class ResumeRefused(JobError):
+    """The run directory was made by another job; the message names each difference."""
+
+
+class MissingExtra(JobError):
+    """An optional package is not installed; the hint is the pip line."""
+
+
+class InputError(BatchwrightError):
+    """The input cannot be used: no rows, no such file, damaged file."""
+
+    exit_code = 3
+
+
+class TooManyFailures(BatchwrightError):
+    """More than `run.stop_at_failed` of the first rows have no answer."""
+
+    exit_code = 3
+
+
+class VerifyError(BatchwrightError):
+    """Rows in and rows out do not add up."""
+
+    exit_code = 1
+
+
+class StorageError(BatchwrightError):
+    """A disk or bucket refused a read or a write."""
+
+    exit_code = 75
+
+
+class EngineError(BatchwrightError):
+    """The engine cannot be started, or dies again and again."""
+
+    exit_code = 75
+
+
+class EngineDied(EngineError):
+    """The engine process is gone or hangs; the requests in flight have no outcome."""
+
+
+class Stopped(BatchwrightError):
+    """Stopped on request; the run can be resumed."""
+
+    exit_code = 75
+
+
+class Interrupted(BatchwrightError):
+    """Stopped by Ctrl-C; the run can be resumed."""
+
+    exit_code = 130
+
+
+class RowError(Exception):
+    """One row cannot be used, or has no answer.
+
+    Args:
+        code: a key of `ROW_CODES`; stable, for programs.
+        message: what is wrong with this row, for people.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+# Every code that a rejected row (found before the engine) can carry.
+REJECTION_CODES: dict[str, str] = {
+    "bad_json": "The line is not valid JSON, or holds more than one value.",
+    "bad_csv": "The record has more or fewer cells than the header.",
+    "bad_unicode": "The bytes are not UTF-8, or the text holds a lone surrogate.",
+    "not_an_object": "The record is valid JSON but not an object.",
+    "missing_field": "The prompt needs a field that this row does not have.",
+    "missing_id": "The row has no id, or an empty one.",
+    "bad_id": "The id is neither text nor an integer.",
+    "duplicate_id": "An earlier row has the same id.",
+    "missing_prompt": "The row has neither a prompt nor messages.",
+    "empty_prompt": "The prompt or the list of messages is empty.",
+    "ambiguous_prompt": "The row has both a prompt and messages.",
+    "bad_prompt": "The prompt is neither text nor one list of token ids.",
+    "bad_token_ids": "A token id is not an integer, or lies outside the vocabulary.",
+    "bad_messages": "The messages are not a list of {role, content} objects.",
+    "template_error": "The prompt template failed on this row.",
+    "chat_template_error": "The model's chat template refuses these messages.",
+    "no_chat_template": "The row has messages, but the model has no chat template.",
+    "prompt_too_long": "The prompt has more tokens than the limit leaves room for.",
+    "bad_sampling": "A sampling field of this row has a wrong value.",
+    "unsupported": "The row asks for something that this version does not do.",
+    "bad_envelope": "The OpenAI batch line lacks or misuses a field of the envelope.",
+}
+
+# Every code that a failed row (refused or lost by the engine) can carry.
+FAILURE_CODES: dict[str, str] = {
+    "engine_refused": "The engine refused this request; the message is the engine's own.",
+    "engine_killed": "The engine died each time this row was run, at last on its own.",
+    "timeout": "The row was in the engine for longer than `run.row_timeout_s`.",
+    "aborted": "The engine ended the request without an answer.",
+    "engine_error": "The engine failed on this request; the message is the engine's own.",
+}
+
+# Notes on a row that runs all the same.
+WARNING_CODES: dict[str, str] = {
+    "special_tokens": "The row's own text holds the spelling of a special token.",
+    "blank_prompt": "The prompt is only white space or invisible characters.",
+    "not_finite": "A number of the row is NaN or infinite; it is null in JSON output.",
+    "empty_answer": "The model ended at once: the answer is empty.",
+    "model_ignored": "The row names another model; the job's model answers.",
+}
+
+ROW_CODES: dict[str, str] = {**REJECTION_CODES, **FAILURE_CODES}

@@ -1,0 +1,123 @@
+"""The protocols through which the stages meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from batchwright.core.records import Outcome, Prompt, Request
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What an engine is started with, plain enough to cross a process boundary.
+
+    Attributes:
+        kind: name of the adapter, a key of `wiring.ENGINES`.
+        model: folder or hub id.
+        options: passed to the engine by its own names.
+        eos_token_ids: ids that end an answer, besides those that a request names.
+        max_num_seqs: rows that run at the same time at most.
+        max_model_len: prompt and output tokens of one row at most.
+    """
+
+    kind: str
+    model: str
+    max_num_seqs: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...] = ()
+    vocab_size: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What the started engine says of itself. `kv_tokens` is 0 when it does not say."""
+
+    name: str
+    version: str
+    device: str
+    kv_tokens: int = 0
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGauges:
+    """A reading of the engine. `steps` grows while it is alive: a hang is when it does not."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_use: float = 0.0
+    preemptions: int = 0
+    steps: int = 0
+
+
+class Engine(Protocol):
+    """Makes tokens. Rows go in, outcomes come out in any order, each row exactly once."""
+
+    def start(self, settings: EngineSettings) -> EngineInfo:
+        """Load the model. Raises EngineError or JobError."""
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests. A bad one becomes a failed outcome of a later step."""
+
+    def abort(self, rows: Iterable[int]) -> None:
+        """Forget these rows: no outcome will come for them."""
+
+    def step(self, timeout_s: float) -> list[Outcome]:
+        """Work for at most about `timeout_s` and return what has finished."""
+
+    def gauges(self) -> EngineGauges:
+        """Read the engine without disturbing it."""
+
+    def stop(self) -> None:
+        """Free everything. May be called twice."""
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back, in batches."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids lie in [0, vocab_size)."""
+
+    @property
+    def exact(self) -> bool:
+        """False when lengths are only estimates, because the model's tokenizer is not here."""
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Every id that ends an answer: the tokenizer's and the generation config's."""
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """Spellings that become one special token wherever they stand in a text."""
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `render_chat` can work."""
+
+    def render_chat(self, prompt: Prompt) -> str:
+        """Messages to the text that the model was trained on. Raises RowError."""
+
+    def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        """Texts to ids. With `add_special_tokens`, exactly one BOS if the model wants one."""
+
+    def decode(
+        self, token_ids: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]]
+    ) -> list[str]:
+        """Outputs to texts, special tokens left out; `prompts` are the ids that went before."""
+
+
+class Clock(Protocol):
+    """Time, so that tests need not wait."""
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""

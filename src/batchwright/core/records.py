@@ -1,0 +1,179 @@
+"""What flows: splits, rows, requests, outcomes, chunks and the receipts that make them count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One input file and what identifies its content.
+
+    `identity` is the etag where the store has one, else the modification time in ns.
+    """
+
+    path: str
+    size: int
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A piece of input that one task reads.
+
+    `start` and `stop` are byte offsets for JSONL (the split owns the lines that *begin* in
+    [start, stop)), row group numbers for Parquet, and 0 and -1 for a file that must be read
+    whole.
+    """
+
+    ordinal: int
+    path: str
+    format: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """A run of consecutive rows of one split, good and bad alike.
+
+    Attributes:
+        records: one dict per row; None where `problems` says why there is none.
+        kept: what the output keeps of each row: `large_string` holding the JSON object, or a
+            `struct` of the file's own columns (Parquet). Same length as `records`; null where
+            the row could not be parsed.
+        lines: for each row, the physical line at which it begins, counted from 1 at the start of
+            the split; for Parquet, the row number in the file counted from 0.
+        problems: index into `records` to (code, message).
+        num_lines: physical lines of the split consumed up to the end of this batch.
+    """
+
+    records: list[dict[str, Any] | None]
+    kept: pa.Array
+    lines: list[int]
+    problems: dict[int, tuple[str, str]] = field(default_factory=dict)
+    num_lines: int = 0
+
+
+class Prompt(NamedTuple):
+    """What a valid row asks the model: exactly one of the first three is set.
+
+    `text` is raw text for the model; `messages` go through the chat template; `token_ids` go to
+    the engine as they are.
+    """
+
+    text: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    token_ids: list[int] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class Request(NamedTuple):
+    """A valid row made ready for an engine.
+
+    Attributes:
+        row: position of the row in the whole input, from 0.
+        token_ids: the prompt.
+        max_tokens: cap of output tokens, already cut to the room that the context leaves.
+        sampling: canonical JSON of the other sampling fields, by vLLM's names.
+    """
+
+    row: int
+    token_ids: list[int]
+    max_tokens: int
+    sampling: str
+
+
+class Outcome(NamedTuple):
+    """What came of a request.
+
+    `text` is set only when the engine had to detokenise (stop strings); otherwise the worker
+    decodes `token_ids` in batches. A failed outcome has `error_code` and `error`.
+    """
+
+    row: int
+    token_ids: list[int]
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: str | None = None
+    cached_tokens: int = 0
+    error_code: str | None = None
+    error: str | None = None
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows [start, stop) of a prepared part; `first_row` is the row number of index 0."""
+
+    part: str
+    start: int
+    stop: int
+    first_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A list of rows in planned order: the unit of claim, commit and resume.
+
+    `generation` is 0 for the first pass over the data and grows by one with each `retry`.
+    """
+
+    generation: int
+    number: int
+    slices: tuple[Slice, ...]
+
+    @property
+    def name(self) -> str:
+        """For file names and people: `chunk-0-000017`."""
+        return f"chunk-{self.generation}-{self.number:06d}"
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the chunk."""
+        return sum(piece.stop - piece.start for piece in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedReceipt:
+    """Says that a prepared part counts. A split has one or more parts; the last says so.
+
+    `num_lines` is the physical lines of the split up to the end of this part. `column_kinds`
+    holds, for JSON and CSV rows, the JSON kinds seen in each column.
+    """
+
+    split: int
+    part: int
+    file: str
+    rows: int
+    rejected: int
+    num_lines: int
+    last: bool
+    prompt_tokens: int
+    sha256: str
+    warnings: dict[str, int] = field(default_factory=dict)
+    column_kinds: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Says that an output part counts: written last, once per chunk."""
+
+    generation: int
+    chunk: int
+    file: str
+    sha256: str
+    rows: int
+    ok: int
+    failed: int
+    truncated: int
+    prompt_tokens: int
+    completion_tokens: int
+    first_row: int
+    last_row: int
+    worker: str
+    seconds: float
+    failures: dict[str, int] = field(default_factory=dict)
