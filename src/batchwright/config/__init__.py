@@ -1,0 +1,1 @@
+"""The job file: models, and the loader that names file and line in each error."""

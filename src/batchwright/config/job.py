@@ -1,0 +1,176 @@
+"""The job file: frozen models, one docstring and one bound per field, unknown keys refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from batchwright.core.sampling import PresetName, SamplingFields
+
+InputFormat = Literal["auto", "jsonl", "csv", "parquet", "json", "openai-batch"]
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, and a key that is not known is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Input(Section):
+    """Where the rows come from."""
+
+    path: str | list[str]
+    """File, folder, glob or a list of them; `.gz` and `.zst` are recognised by content."""
+    format: InputFormat = "auto"
+    """By name and content unless given."""
+    id: str = "auto"
+    """Column that identifies a row; `row` for its number. `auto`: `custom_id` or `id` if the
+    first row has it, else the row's number."""
+    duplicate_ids: Literal["reject", "allow"] = "reject"
+    """Whether later rows with an id that was seen before are rejected."""
+    limit: Annotated[int | None, Field(ge=1)] = None
+    """Only the first so many rows."""
+
+
+class Example(Section):
+    """One worked example for the prompt: the row's fields and the answer wanted."""
+
+    fields: dict[str, Any]
+    """Values for the template's variables."""
+    answer: str
+    """What the model should answer."""
+
+
+class PromptSource(Section):
+    """How a row becomes a prompt. With nothing given, each row has `messages` or `prompt`."""
+
+    column: str | None = None
+    """Column that holds the prompt."""
+    messages: str | None = None
+    """Column that holds a list of chat messages."""
+    template: str | None = None
+    """Jinja2 template over the row's columns; a missing column rejects the row."""
+    system: str | None = None
+    """Instruction ahead of every prompt: the system message, or the first paragraph."""
+    examples: list[Example] = []
+    """Worked examples ahead of every prompt, as chat turns or as text."""
+    chat: bool | None = None
+    """Send a `column` or `template` prompt as a chat message. Unset: if the model has a chat
+    template."""
+
+
+class Model(Section):
+    """Which model answers."""
+
+    name: str = ""
+    """Folder or hub id."""
+    revision: str | None = None
+    """Branch, tag or commit of the hub repository."""
+    tokenizer: str | None = None
+    """Folder or hub id of the tokenizer, if it is not the model's."""
+    chat_template: str | None = None
+    """Path of a Jinja2 file that replaces the model's chat template."""
+    dtype: str = "auto"
+    """Weights' type, by vLLM's names."""
+    trust_remote_code: bool = False
+    """Let the model's own Python code run on this machine."""
+
+
+class Sampling(SamplingFields):
+    """How tokens are chosen: a preset, and any of vLLM's fields on top of it."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=False, use_attribute_docstrings=True
+    )
+
+    preset: PresetName = "deterministic"
+    """deterministic, balanced, creative or code."""
+    row_fields: Literal["auto", "none"] | list[str] = "auto"
+    """Columns that override a field for their row. `auto`: every column named like a sampling
+    field, in rows that carry `prompt` or `messages` themselves; none with a template or column."""
+    use_model_defaults: bool = False
+    """Take the model's generation_config.json below the preset."""
+
+
+class Output(Section):
+    """What the results look like."""
+
+    path: str | None = None
+    """Folder for the results; `results/` in the run directory unless given."""
+    format: Literal["parquet", "jsonl"] = "parquet"
+    """Format of the results."""
+    columns: Literal["all", "none"] | list[str] = "all"
+    """Columns of the input that the results keep."""
+    target_file_mb: Annotated[int, Field(ge=1, le=65536)] = 256
+    """A results file is closed when it has about this size."""
+
+
+class Engine(Section):
+    """What makes the tokens."""
+
+    kind: Literal["vllm", "fake"] = "vllm"
+    """`vllm`, or `fake` for a dry run without a model."""
+    options: dict[str, Any] = {}
+    """Passed to the engine by its own names (`max_model_len`, `gpu_memory_utilization`, …)."""
+    start_timeout_s: Annotated[float, Field(gt=0)] = 1800
+    """An engine that is not up by then is taken for dead."""
+    hang_timeout_s: Annotated[float, Field(gt=0)] = 600
+    """An engine that makes no step for so long is taken for dead."""
+
+
+class Plan(Section):
+    """Limits that the plan must keep."""
+
+    over_length: Literal["reject", "truncate_left", "truncate_right"] = "reject"
+    """What happens to a prompt that is too long; truncation is marked in the output."""
+
+
+class Run(Section):
+    """How the work is cut, spread and judged."""
+
+    executor: Literal["local"] = "local"
+    """Where workers live."""
+    replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Engines that run at the same time."""
+    prepare_processes: Annotated[int, Field(ge=1, le=256)] = 1
+    """Processes that read, check and tokenise."""
+    chunk_rows: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
+    """Rows per chunk. Unset: from 256 at the start to 8,192 in large jobs."""
+    max_failed: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """A finished run with a larger share of failed and rejected rows exits with 4."""
+    stop_at_failed: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """After 100 rows, a larger share of failed and rejected rows stops the run (exit 3)."""
+    row_timeout_s: Annotated[float, Field(gt=0)] = 3600
+    """A row that has been in the engine for longer fails with `timeout`."""
+    lease_s: Annotated[float, Field(ge=1)] = 60
+    """A worker that gives no sign of life for so long loses its claims."""
+    grace_s: Annotated[float, Field(ge=0)] = 20
+    """After SIGTERM or Ctrl-C, time for the rows in flight to finish."""
+    dir: str = "runs/{name}"
+    """The run directory: a folder; `{name}` is the job's name."""
+
+
+class Job(Section):
+    """A whole job: input, prompt, model, sampling, engine, run, output."""
+
+    name: str = "job"
+    """Used in the run directory's name; the job file's own name unless given."""
+    input: Input
+    """Where the rows come from."""
+    prompt: PromptSource = PromptSource()
+    """How a row becomes a prompt."""
+    model: Model = Model()
+    """Which model answers."""
+    task: Literal["generate"] = "generate"
+    """What is asked of the model."""
+    sampling: Sampling = Sampling()
+    """How tokens are chosen."""
+    output: Output = Output()
+    """What the results look like."""
+    engine: Engine = Engine()
+    """What makes the tokens."""
+    plan: Plan = Plan()
+    """Limits that the plan must keep."""
+    run: Run = Run()
+    """How the work is cut, spread and judged."""

@@ -1,0 +1,1 @@
+"""Words: records, ports, errors, schemas, ids. No I/O, no clock."""

@@ -1,0 +1,119 @@
+"""Sampling parameters by vLLM's names: presets, bounds, and the merge of job and row."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
+
+from batchwright.core.errors import RowError
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "deterministic": {"temperature": 0.0},
+    "balanced": {"temperature": 0.7, "top_p": 0.9},
+    "creative": {"temperature": 1.0, "top_p": 0.95},
+    "code": {"temperature": 0.2, "top_p": 0.95},
+}
+
+PresetName = Literal["deterministic", "balanced", "creative", "code"]
+
+# Known to vLLM or to the OpenAI API, but not served: refusing beats dropping them silently.
+UNSUPPORTED = frozenset(
+    {"best_of", "use_beam_search", "logprobs", "prompt_logprobs", "top_logprobs", "n",
+     "structured_outputs", "guided_json", "guided_regex", "guided_choice", "response_format",
+     "logits_processors", "length_penalty", "early_stopping", "truncate_prompt_tokens"}
+)  # fmt: skip
+
+
+def _one_or_many(value: Any) -> Any:
+    """vLLM takes one stop string or a list; a string must never be read as its letters."""
+    return [value] if isinstance(value, str) else value
+
+
+NonEmptyStr = Annotated[str, Field(min_length=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class SamplingFields(BaseModel):
+    """vLLM's sampling fields that a job or a row may set; None means not given."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    max_tokens: Annotated[int | None, Field(ge=1)] = None
+    """Output tokens at most. The job's default is 512; the context may leave less room."""
+    min_tokens: Annotated[int | None, Field(ge=0)] = None
+    """Output tokens before an end token may be chosen."""
+    temperature: Annotated[Finite | None, Field(ge=0, le=10)] = None
+    """0 is greedy: the most probable token each time."""
+    top_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
+    """Only the most probable tokens that together reach this probability."""
+    top_k: Annotated[int | None, Field(ge=-1)] = None
+    """Only this many most probable tokens; 0 or -1 for all."""
+    min_p: Annotated[Finite | None, Field(ge=0, le=1)] = None
+    """Only tokens at least this probable, relative to the most probable."""
+    presence_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
+    """Above 0 favours tokens that have not been used yet."""
+    frequency_penalty: Annotated[Finite | None, Field(ge=-2, le=2)] = None
+    """Above 0 weakens tokens by how often they were used."""
+    repetition_penalty: Annotated[Finite | None, Field(gt=0, le=10)] = None
+    """Above 1 weakens tokens of the prompt and the answer."""
+    seed: Annotated[int | None, Field(ge=-(2**63), lt=2**63)] = None
+    """Makes random sampling of a row repeatable."""
+    stop: Annotated[list[NonEmptyStr] | None, BeforeValidator(_one_or_many)] = None
+    """Texts that end the answer; they are left out of it."""
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    """Token ids that end the answer."""
+    include_stop_str_in_output: StrictBool | None = None
+    """Keep the stop text at the end of the answer."""
+    ignore_eos: StrictBool | None = None
+    """Go on after the model's end token."""
+    bad_words: list[NonEmptyStr] | None = None
+    """Texts that must not be generated."""
+    logit_bias: dict[str, Finite] | None = None
+    """Token id (as text) to a value added to its logit."""
+    allowed_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    """Only these token ids may be generated."""
+    skip_special_tokens: StrictBool | None = None
+    """Leave special tokens out of the text (the default)."""
+
+    def given(self) -> dict[str, Any]:
+        """The fields that were set to a value."""
+        return self.model_dump(exclude_none=True)
+
+
+FIELD_NAMES = frozenset(SamplingFields.model_fields)
+
+
+def row_sampling(values: dict[str, Any]) -> dict[str, Any]:
+    """Check the sampling fields of one row; null means not given.
+
+    Raises:
+        RowError: `bad_sampling` naming the field and what it must be, `unsupported` for fields
+            that vLLM or the OpenAI API know and this version does not serve.
+    """
+    for name, value in values.items():
+        if name in UNSUPPORTED and value is not None and not (name == "n" and value == 1):
+            raise RowError("unsupported", f"{name} is not supported")
+        if name not in FIELD_NAMES and name not in UNSUPPORTED:
+            raise RowError("bad_sampling", f"unknown sampling field {name}{nearest(name)}")
+    known = {name: value for name, value in values.items() if name in FIELD_NAMES}
+    try:
+        return SamplingFields.model_validate(known).given()
+    except ValidationError as error:
+        raise RowError("bad_sampling", first_problem(error)) from None
+
+
+def nearest(name: str) -> str:
+    """`; did you mean …?` when a known field has nearly the same name."""
+    close = difflib.get_close_matches(name, FIELD_NAMES, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first problem of a validation, as `field: what it must be (got …)`."""
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(str(step) for step in problem["loc"])
+    return f"{where}: {problem['msg'].lower()} (got {problem['input']!r})"

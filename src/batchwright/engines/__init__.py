@@ -1,0 +1,1 @@
+"""How tokens are made: the engines, the process they live in, and the feeder."""

@@ -1,0 +1,1 @@
+"""Choose the settings, and cut the work: pure arithmetic."""

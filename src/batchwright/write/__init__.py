@@ -1,0 +1,1 @@
+"""Outcomes to storage: parts, verification, export."""
