@@ -27,7 +27,7 @@ UNSUPPORTED = frozenset(
 
 
 def _one_or_many(value: Any) -> Any:
-    """vLLM takes one stop string or a list; a string must never be read as its letters."""
+    """One stop string or a list is allowed in vLLM; a string must never be read as its letters."""
     return [value] if isinstance(value, str) else value
 
 
