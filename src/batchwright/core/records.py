@@ -177,3 +177,68 @@ class Receipt:
     worker: str
     seconds: float
     failures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedPart:
+    """A prepared part with its place in the whole input.
+
+    Attributes:
+        file: the prepared part.
+        split: ordinal of the split it belongs to.
+        part: number of the part within the split.
+        path: the input file.
+        first_row: row number of its first row.
+        first_line: physical lines of the input file before the split.
+        rows: how many of its rows count (fewer than it has only where `input.limit` cuts).
+        rejected: how many of those are rejected, duplicates not counted.
+    """
+
+    file: str
+    split: int
+    part: int
+    path: str
+    first_row: int
+    first_line: int
+    rows: int
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """Row `index` of a prepared part has the same id as the earlier row `of_row`."""
+
+    file: str
+    index: int
+    row: int
+    of_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrderBatch:
+    """A stretch of the order: written once, it numbers rows and cuts chunks for every worker.
+
+    Attributes:
+        generation: 0 for the first pass, then one more with each `retry`.
+        sequence: number of this batch within the generation.
+        parts: the prepared parts that it numbers.
+        chunks: the chunks that it cuts.
+        waiting: rows that are in no chunk yet; the next batch goes on with them.
+        duplicates: rows rejected because their id was seen before.
+        rows: rows numbered by this and all earlier batches.
+        last: no batch follows.
+    """
+
+    generation: int
+    sequence: int
+    parts: tuple[OrderedPart, ...]
+    chunks: tuple[Chunk, ...]
+    waiting: tuple[Slice, ...]
+    duplicates: tuple[Duplicate, ...]
+    rows: int
+    last: bool
+
+    @property
+    def rejected(self) -> int:
+        """Rows rejected in this batch."""
+        return sum(part.rejected for part in self.parts) + len(self.duplicates)

@@ -1,0 +1,46 @@
+"""Records as JSON files that say which format they are in."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from batchwright.core.errors import StorageError
+from batchwright.core.schemas import FORMAT_VERSION
+
+Record = TypeVar("Record")
+
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:  # building one takes a millisecond
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
+
+
+def dump(record: Any) -> bytes:
+    """A record as readable JSON with its format version."""
+    body = _adapter(type(record)).dump_python(record, mode="json")
+    return orjson.dumps({"version": FORMAT_VERSION, **body}, option=orjson.OPT_INDENT_2)
+
+
+def load(kind: type[Record], raw: bytes, name: str) -> Record:
+    """A record from its JSON. Raises StorageError naming the file if it is damaged."""
+    try:
+        body = orjson.loads(raw)
+        version = body.pop("version")
+        if version > FORMAT_VERSION:
+            raise StorageError(
+                f"{name} was written by a newer batchwright (format {version})",
+                "Install that version, or start again in another run directory.",
+            )
+        record: Record = _adapter(kind).validate_python(body)
+    except (orjson.JSONDecodeError, KeyError, AttributeError, ValidationError) as error:
+        raise StorageError(
+            f"{name} is damaged: {str(error).splitlines()[0]}",
+            "Delete that one file and run the same command again: what it stood for is redone.",
+        ) from error
+    return record

@@ -1,0 +1,67 @@
+"""Every name in a run directory, once."""
+
+from __future__ import annotations
+
+JOB = "job.yaml"
+MANIFEST = "manifest.json"
+EVENTS = "events.jsonl"
+SUCCESS = "_SUCCESS"
+SUMMARY = "summary.json"
+
+PREPARED = "prepared"
+ORDER = "order"
+CLAIMS = "claims"
+WORKERS = "workers"
+RECEIPTS = "receipts"
+OUTPUT = "output"
+REJECTED = "rejected"
+RESULTS = "results"
+LOGS = "logs"
+
+
+def prepared_part(split: int, part: int) -> str:
+    """A prepared part; its receipt has the same name with `.json`."""
+    return f"{PREPARED}/part-{split:06d}-{part:04d}.arrow"
+
+
+def prepared_receipt(split: int, part: int) -> str:
+    """Receipt of a prepared part."""
+    return f"{PREPARED}/part-{split:06d}-{part:04d}.json"
+
+
+def order_batch(generation: int, sequence: int) -> str:
+    """A stretch of the order: prepared parts numbered and cut into chunks."""
+    return f"{ORDER}/{generation}-{sequence:06d}.json"
+
+
+def rejected_batch(sequence: int) -> str:
+    """The rows rejected in a stretch of the order, for people."""
+    return f"{REJECTED}/{sequence:06d}.jsonl"
+
+
+def output_part(chunk_name: str, attempt: str) -> str:
+    """An output part; only the one that a receipt names counts."""
+    return f"{OUTPUT}/part-{chunk_name}-{attempt}.parquet"
+
+
+def receipt(chunk_name: str) -> str:
+    """Receipt of a chunk."""
+    return f"{RECEIPTS}/{chunk_name}.json"
+
+
+def claim(unit: str, epoch: int) -> str:
+    """The claim of a worker on a unit of work; the highest epoch holds."""
+    return f"{CLAIMS}/{unit}.{epoch}"
+
+
+def heartbeat(worker: str) -> str:
+    """A worker's sign of life and its counters."""
+    return f"{WORKERS}/{worker}.json"
+
+
+def split_unit(ordinal: int) -> str:
+    """Name of a split as a unit of claim."""
+    return f"split-{ordinal:06d}"
+
+
+ORDER_UNIT = "order"

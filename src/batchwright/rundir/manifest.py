@@ -1,0 +1,103 @@
+"""The manifest: what the run is, fixed when it begins, and why a resume may be refused."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from batchwright.core.errors import ResumeRefused, StorageError
+from batchwright.core.records import SourceFile, Split
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything a worker needs to know, so that it reads nothing but the run directory.
+
+    Attributes:
+        job: the resolved job file as plain data.
+        tools: versions of what made the run.
+        format: input format after detection.
+        input_type: base64 of the Arrow IPC schema whose only field is the `input` column.
+        id_column: column of the id; empty when rows are known by their number.
+        chat: whether column and template prompts are sent as chat messages.
+        max_model_len: prompt and output tokens of one row at most.
+        fingerprint: section to key to value; a resume must find the same.
+    """
+
+    job: dict[str, Any]
+    tools: dict[str, str]
+    files: tuple[SourceFile, ...]
+    splits: tuple[Split, ...]
+    format: str
+    input_type: str
+    id_column: str
+    chat: bool
+    max_model_len: int
+    fingerprint: dict[str, Any]
+
+    def arrow_input_type(self) -> pa.DataType:
+        """Type of the `input` column."""
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.input_type)))
+        return schema.field(0).type
+
+
+def encode_input_type(data_type: pa.DataType) -> str:
+    """An Arrow type as text for the manifest."""
+    return base64.b64encode(pa.schema([pa.field("input", data_type)]).serialize()).decode()
+
+
+def read_manifest(storage: Storage) -> Manifest:
+    """The run's manifest. Raises StorageError when the folder is not a run directory."""
+    raw = storage.read_if_there(layout.MANIFEST)
+    if raw is None:
+        raise StorageError(
+            f"{storage.root} is not a run directory: there is no {layout.MANIFEST}",
+            "Give the folder that `batchwright run` named in its last lines.",
+        )
+    return artifacts.load(Manifest, raw, str(storage.root / layout.MANIFEST))
+
+
+def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:
+    """Create the manifest, or check that the one that is there is of the same job.
+
+    What may change freely between starts (workers, engine options, output format) is taken from
+    `wanted`; the cut of the input stays as it was first made.
+
+    Returns:
+        The manifest in force, and whether the run is being resumed.
+    """
+    if storage.commit(layout.MANIFEST, artifacts.dump(wanted)):
+        return wanted, False
+    there = read_manifest(storage)
+    changes = differences(there.fingerprint, wanted.fingerprint)
+    if changes:
+        raise ResumeRefused(
+            f"{storage.root} holds another job:\n    " + "\n    ".join(changes),
+            "Change it back to go on, or start afresh in another run directory (--dir).",
+        )
+    if there != wanted:
+        storage.publish(layout.MANIFEST, artifacts.dump(wanted))
+    return wanted, True
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """`model.name: tiny-a -> tiny-b` for every leaf that differs."""
+    changes = []
+    for key in [*old, *(key for key in new if key not in old)]:
+        before, after = old.get(key), new.get(key)
+        name = f"{prefix}{key}"
+        if isinstance(before, dict) and isinstance(after, dict):
+            changes += differences(before, after, f"{name}.")
+        elif before != after:
+            changes.append(f"{name}: {_short(before)} -> {_short(after)}")
+    return changes
+
+
+def _short(value: Any, limit: int = 60) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

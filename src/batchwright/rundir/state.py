@@ -1,0 +1,126 @@
+"""What a run directory says: the order so far, the receipts, and the counts that follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchwright.core.records import Chunk, OrderBatch, Receipt
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.storage import Storage
+
+
+class RunState:
+    """Reads the order and the receipts of a run, each file once."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._names_read: set[str] = set()
+        self.batches: list[OrderBatch] = []
+        self.receipts: dict[str, Receipt] = {}
+
+    def refresh_order(self) -> list[OrderBatch]:
+        """Read the batches that have come since the last look, in order."""
+        fresh = []
+        for name in self._storage.names(layout.ORDER):
+            if name not in self._names_read:
+                path = f"{layout.ORDER}/{name}"
+                fresh.append(artifacts.load(OrderBatch, self._storage.read(path), path))
+                self._names_read.add(name)
+        self.batches += fresh
+        return fresh
+
+    def refresh_receipts(self) -> list[Receipt]:
+        """Read the receipts that have come since the last look."""
+        fresh = []
+        for name in self._storage.names(layout.RECEIPTS):
+            chunk = name.removesuffix(".json")
+            if chunk not in self.receipts:
+                path = f"{layout.RECEIPTS}/{name}"
+                receipt = artifacts.load(Receipt, self._storage.read(path), path)
+                self.receipts[chunk] = receipt
+                fresh.append(receipt)
+        return fresh
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        """Every chunk that the order names so far."""
+        return [chunk for batch in self.batches for chunk in batch.chunks]
+
+    @property
+    def ordered(self) -> bool:
+        """Whether all rows are numbered."""
+        return any(batch.last for batch in self.batches if batch.generation == 0)
+
+    @property
+    def generations(self) -> int:
+        """How many passes there are: 1, and one more for each retry."""
+        return 1 + max((batch.generation for batch in self.batches), default=0)
+
+    def counts(self) -> Counts:
+        """The sums of all that is read so far."""
+        first_pass = [batch for batch in self.batches if batch.generation == 0]
+        receipts = self.receipts.values()
+        retried = sum(receipt.rows for receipt in receipts if receipt.generation > 0)
+        failures: dict[str, int] = {}
+        for receipt in receipts:
+            for code, count in receipt.failures.items():
+                failures[code] = failures.get(code, 0) + count
+        num_chunks = sum(len(batch.chunks) for batch in self.batches)
+        return Counts(
+            rows=first_pass[-1].rows if first_pass else 0,
+            rejected=sum(batch.rejected for batch in first_pass),
+            ok=sum(receipt.ok for receipt in receipts),
+            failed=sum(receipt.failed for receipt in receipts) - retried,
+            truncated=sum(receipt.truncated for receipt in receipts),
+            prompt_tokens=sum(receipt.prompt_tokens for receipt in receipts),
+            completion_tokens=sum(receipt.completion_tokens for receipt in receipts),
+            chunks=num_chunks,
+            chunks_done=len(self.receipts),
+            ordered=self.ordered,
+            failures=failures,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Where a run stands. `rows` grows until `ordered`; `truncated` counts cut answers."""
+
+    rows: int
+    rejected: int
+    ok: int
+    failed: int
+    truncated: int
+    prompt_tokens: int
+    completion_tokens: int
+    chunks: int
+    chunks_done: int
+    ordered: bool
+    failures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> int:
+        """Rows whose fate is known."""
+        return self.ok + self.failed + self.rejected
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row has its fate."""
+        return self.ordered and self.chunks_done == self.chunks
+
+    @property
+    def share_without_answer(self) -> float:
+        """Failed and rejected rows among those whose fate is known."""
+        return (self.failed + self.rejected) / self.settled if self.settled else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The counts by the names that every command's `--json` uses."""
+        return {
+            "rows_in": self.rows,
+            "ok": self.ok,
+            "failed": self.failed,
+            "rejected": self.rejected,
+            "truncated": self.truncated,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+        }
