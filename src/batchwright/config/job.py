@@ -89,8 +89,6 @@ class Sampling(SamplingFields):
     row_fields: Literal["auto", "none"] | list[str] = "auto"
     """Columns that override a field for their row. `auto`: every column named like a sampling
     field, in rows that carry `prompt` or `messages` themselves; none with a template or column."""
-    use_model_defaults: bool = False
-    """Take the model's generation_config.json below the preset."""
 
 
 class Output(Section):

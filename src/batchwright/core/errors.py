@@ -161,7 +161,6 @@ FAILURE_CODES: dict[str, str] = {
 WARNING_CODES: dict[str, str] = {
     "special_tokens": "The row's own text holds the spelling of a special token.",
     "blank_prompt": "The prompt is only white space or invisible characters.",
-    "not_finite": "A number of the row is NaN or infinite; it is null in JSON output.",
     "empty_answer": "The model ended at once: the answer is empty.",
     "model_ignored": "The row names another model; the job's model answers.",
 }

@@ -1,0 +1,263 @@
+"""The commands: each parses, calls the pipeline, shows the result and says how it ended."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from batchwright import __version__
+from batchwright.cli import render
+from batchwright.cli.options import job_and_dir
+from batchwright.core.errors import EXIT_MANY_FAILED, BatchwrightError, Interrupted, Stopped
+
+app = typer.Typer(
+    name="batchwright",
+    help="Offline batch inference for language models: a dataset in, every row's answer out.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, logs on stderr.")]
+Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="Job file, data (file, folder, glob) or run folder.")
+]
+Model = Annotated[str | None, typer.Option("--model", "-m", help="Model folder or hub id.")]
+PromptText = Annotated[
+    str | None, typer.Option("--prompt", "-p", help="Jinja2 template over the row's columns.")
+]
+System = Annotated[str | None, typer.Option("--system", help="Instruction ahead of every prompt.")]
+Column = Annotated[str | None, typer.Option("--column", help="Column that holds the prompt.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Output tokens at most.")]
+OutDir = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the results.")]
+OutFormat = Annotated[str | None, typer.Option("--format", help="parquet or jsonl.")]
+EngineKind = Annotated[
+    str | None, typer.Option("--engine", help="vllm, or fake for a dry run without a model.")
+]
+Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
+Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory [runs/NAME].")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Any key of the job file: run.replicas=2.")
+]
+
+
+@app.command()
+def run(
+    source: Source,
+    model: Model = None,
+    prompt: PromptText = None,
+    system: System = None,
+    column: Column = None,
+    max_tokens: MaxTokens = None,
+    output: OutDir = None,
+    output_format: OutFormat = None,
+    engine: EngineKind = None,
+    limit: Limit = None,
+    run_dir: Dir = None,
+    settings: Set = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Answer every row; started again, it goes on where it stopped."""
+    from batchwright import pipeline
+
+    options = {
+        "model.name": model,
+        "prompt.template": prompt,
+        "prompt.system": system,
+        "prompt.column": column,
+        "sampling.max_tokens": max_tokens,
+        "output.path": None if output is None else str(output),
+        "output.format": output_format,
+        "engine.kind": engine,
+        "input.limit": limit,
+    }
+    with ending(as_json=as_json):
+        job, folder = job_and_dir(source, options, settings or [], run_dir)
+        with stopping() as stop, render.watching(folder, as_json=as_json) as watch:
+            summary = pipeline.run(job, folder, watch, stop)
+        render.show_summary(summary, as_json=as_json)
+        leave(summary.counts.share_without_answer > job.run.max_failed)
+
+
+@app.command()
+def validate(
+    source: Source,
+    model: Model = None,
+    prompt: PromptText = None,
+    system: System = None,
+    column: Column = None,
+    limit: Limit = None,
+    settings: Set = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Check every row without a GPU: what would be rejected, and why."""
+    from batchwright import pipeline
+
+    options = {
+        "model.name": model,
+        "prompt.template": prompt,
+        "prompt.system": system,
+        "prompt.column": column,
+        "input.limit": limit,
+        "engine.kind": None if model else "fake",
+    }
+    with ending(as_json=as_json):
+        job, _ = job_and_dir(source, options, settings or [], None)
+        with stopping() as stop:
+            report = pipeline.validate(job, stop, render.validation_lines())
+        render.show_validation(report, as_json=as_json)
+        leave(report.share_rejected > job.run.max_failed)
+
+
+@app.command()
+def retry(
+    run_dir: RunDir,
+    code: Annotated[
+        list[str] | None, typer.Option("--code", help="Only rows that failed with this code.")
+    ] = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Run the failed rows of a finished run again."""
+    from batchwright import pipeline
+
+    with ending(as_json=as_json):
+        with stopping() as stop, render.watching(run_dir, as_json=as_json) as watch:
+            summary = pipeline.retry(run_dir, watch, stop, code or [])
+        render.show_summary(summary, as_json=as_json)
+        _, _, job = pipeline.open_run(run_dir)
+        leave(summary.counts.share_without_answer > job.run.max_failed)
+
+
+@app.command()
+def status(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """Where a run stands, while it runs and after."""
+    from batchwright import pipeline
+
+    with ending(as_json=as_json):
+        counts, workers = pipeline.status(run_dir)
+        render.show_status(run_dir, counts, workers, as_json=as_json)
+
+
+@app.command()
+def verify(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """Prove that every row has exactly one fate; exit 1 if not."""
+    from batchwright import pipeline
+
+    with ending(as_json=as_json):
+        verification = pipeline.verify(run_dir)
+        render.show_verification(verification, as_json=as_json)
+        if not verification.passed:
+            raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    run_dir: RunDir,
+    output: OutDir = None,
+    output_format: OutFormat = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Write the results of a finished run again, elsewhere or in another format."""
+    from batchwright import pipeline
+
+    with ending(as_json=as_json):
+        files = pipeline.export(run_dir, output, render.known_format(output_format))
+        render.show_files(files, as_json=as_json)
+
+
+@app.command()
+def worker(
+    run_dir: RunDir,
+    role: Annotated[str, typer.Option(help="infer, prepare, or both in one.")] = "both",
+    name: Annotated[str | None, typer.Option(help="Name in the ledger.")] = None,
+) -> None:
+    """One worker of a run: what each pod or Slurm task runs."""
+    from batchwright import roles
+
+    with ending(as_json=False), stopping() as stop:
+        if not sys.stdin.isatty():
+            roles.stop_with_parent(stop)
+        roles.attend(run_dir, role, name or roles.new_worker_name(role), stop)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--dir", help="Folder for the demo's files.")] = Path(
+        "batchwright-demo"
+    ),
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """A real model answers real rows on this machine's CPU; nothing else is needed."""
+    from batchwright.cli.demo import run_demo
+
+    with ending(as_json=as_json), stopping() as stop:
+        run_demo(output, stop, as_json=as_json)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    *,
+    show: Annotated[bool, typer.Option("--version", help="Show the version and leave.")] = False,
+) -> None:
+    """Offline batch inference for language models: a dataset in, every row's answer out."""
+    if show:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point of the `batchwright` command."""
+    app()
+
+
+def leave(many_failed: bool) -> None:  # noqa: FBT001
+    """Exit code 4 when more rows are without an answer than the job allows."""
+    if many_failed:
+        raise typer.Exit(EXIT_MANY_FAILED)
+
+
+@contextmanager
+def ending(*, as_json: bool) -> Iterator[None]:
+    """Turn an error of ours into its message and exit code."""
+    try:
+        yield
+    except BatchwrightError as error:
+        render.show_error(error, as_json=as_json)
+        raise typer.Exit(error.exit_code) from None
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that SIGTERM and Ctrl-C set; a second Ctrl-C ends at once."""
+    stop = threading.Event()
+    received: list[int] = []
+
+    def on_signal(number: int, _: Any) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        received.append(number)
+        stop.set()
+
+    before = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    except Stopped as stopped:
+        if received and received[0] == signal.SIGINT:
+            raise Interrupted(stopped.message, stopped.hint) from None
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted", "Run the same command again: it goes on.") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,54 @@
+"""A command's source and options to a job and its run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from batchwright.config.job import Job
+from batchwright.config.load import load_job, make_job, parse_settings
+from batchwright.core.errors import JobError
+
+_JOB_FILES = {".yaml", ".yml"}
+
+
+def job_and_dir(
+    source: str, options: Mapping[str, Any], settings: Sequence[str], run_dir: Path | None
+) -> tuple[Job, Path]:
+    """The job that a command means, and the folder that its run lives in.
+
+    Args:
+        source: a job file, data, or the folder of an earlier run.
+        options: dotted job key to the value of a plain option; None if it was not given.
+        settings: texts of `--set`.
+        run_dir: `--dir`.
+    """
+    overrides = {key: value for key, value in options.items() if value is not None}
+    overrides |= parse_settings(settings)
+    path = Path(source)
+    if (path / "manifest.json").is_file():
+        job = _job_of_run(path, overrides)
+        return job, run_dir or path
+    if path.suffix in _JOB_FILES:
+        job = load_job(path, overrides)
+    else:
+        data = {"name": _name_of(source), "input": {"path": source}}
+        job = make_job(data, overrides)
+    return job, run_dir or Path(job.run.dir.format(name=job.name))
+
+
+def _job_of_run(run_dir: Path, overrides: Mapping[str, Any]) -> Job:
+    import orjson
+
+    manifest = orjson.loads((run_dir / "manifest.json").read_bytes())
+    return make_job(manifest["job"], overrides, source=str(run_dir / "manifest.json"))
+
+
+def _name_of(source: str) -> str:
+    """`data/reviews.jsonl.gz` to `reviews`; a glob or folder to its last plain name."""
+    for part in reversed(Path(source).parts):
+        name = part.split(".")[0]
+        if name and not set(name) & set("*?["):
+            return name
+    raise JobError(f"cannot name a run after {source}", "Give --dir.")

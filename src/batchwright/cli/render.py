@@ -1,0 +1,247 @@
+"""What the terminal shows: progress, tables, plain lines in a log, and JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import orjson
+import typer
+
+from batchwright.core.errors import BatchwrightError, JobError
+
+if TYPE_CHECKING:
+    from batchwright.check import Validation
+    from batchwright.drive import Progress
+    from batchwright.pipeline import Summary
+    from batchwright.rundir.state import Counts
+    from batchwright.write.verify import Verification
+
+# A log that nobody watches gets a line this often.
+PLAIN_EVERY_S = 10.0
+
+Watch = Callable[["Progress"], None]
+
+
+@contextmanager
+def watching(run_dir: Path | None, *, as_json: bool) -> Iterator[Watch]:
+    """A function that shows progress: a bar on a terminal, a line every 10 s elsewhere."""
+    if run_dir is not None:
+        say(f"run directory: {run_dir}")
+    if sys.stderr.isatty() and not as_json:
+        with _bar() as watch:
+            yield watch
+    else:
+        yield _PlainLines()
+
+
+class _PlainLines:
+    def __init__(self) -> None:
+        self._said_at = time.monotonic() - PLAIN_EVERY_S + 2.0
+        self._last = ""
+
+    def __call__(self, progress: Progress) -> None:
+        """Print a line if it is time for one."""
+        now = time.monotonic()
+        done = progress.counts.complete
+        if now - self._said_at < PLAIN_EVERY_S and not done:
+            return
+        line = progress_line(progress)
+        if line != self._last:
+            say(line)
+        self._said_at, self._last = now, line
+
+
+def progress_line(progress: Progress) -> str:
+    """Progress in one line: `1,200 of 5,000 rows · 240 rows/s · 3,100 tokens/s · …`."""
+    about = "" if progress.counts.ordered else "about "
+    parts = [
+        f"{progress.rows_done:,} of {about}{progress.rows_expected:,} rows",
+        f"{progress.rows_per_s:,.1f} rows/s",
+        f"{progress.tokens_per_s:,.0f} tokens/s",
+        f"{progress.counts.failed:,} failed",
+        f"{progress.counts.rejected:,} rejected",
+    ]
+    if progress.eta_s is not None and not progress.counts.complete:
+        parts.append(f"{duration(progress.eta_s)} left")
+    return " · ".join([*parts, progress.phase])
+
+
+@contextmanager
+def _bar() -> Iterator[Watch]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("[bold]{task.percentage:>3.0f}%"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=False) as bars:
+        task = bars.add_task("starting", total=None)
+
+        def watch(shown: Any) -> None:
+            bars.update(
+                task,
+                total=shown.rows_expected or None,
+                completed=shown.rows_done,
+                description=progress_line(shown),
+            )
+
+        yield cast("Watch", watch)
+
+
+def show_summary(summary: Summary, *, as_json: bool) -> None:
+    """How a run ended."""
+    if as_json:
+        show_json(summary.as_json())
+        return
+    counts = summary.counts
+    say("")
+    say(f"{counts.rows:,} rows in {duration(summary.wall_s)}: {_fates(counts)}")
+    say(f"  tokens   {counts.prompt_tokens:,} prompt, {counts.completion_tokens:,} output")
+    if counts.truncated:
+        say(f"  cut      {counts.truncated:,} answers ended at max_tokens: see finish_reason")
+    for code, number in sorted(counts.failures.items()):
+        say(f"  failed   {number:,} with {code}")
+    if counts.rejected:
+        say(f"  rejected see {summary.run_dir / 'rejected'}")
+    if counts.failed:
+        say(f"  again    batchwright retry {summary.run_dir}")
+    for path in summary.results[:5]:
+        say(f"  results  {path}")
+    if len(summary.results) > 5:
+        say(f"           and {len(summary.results) - 5} more files")
+    say(f"  proof    batchwright verify {summary.run_dir}")
+
+
+def show_validation(report: Validation, *, as_json: bool) -> None:
+    """What would be rejected, and what is odd but runs."""
+    if as_json:
+        show_json(report.as_json())
+        return
+    print_line(f"{report.rows:,} rows: {report.valid:,} valid, {report.rejected:,} rejected")
+    _print_findings("rejected", report.rejections)
+    _print_findings("warning", report.warnings)
+
+
+def validation_lines() -> Callable[[Validation], None]:
+    """A function that says every 10 s how many rows are checked."""
+    said_at = time.monotonic()
+
+    def say_now_and_then(report: Validation) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= PLAIN_EVERY_S:
+            said_at = time.monotonic()
+            say(f"{report.rows:,} rows checked · {report.rejected:,} rejected")
+
+    return say_now_and_then
+
+
+def _print_findings(kind: str, findings: Mapping[str, Sequence[Any]]) -> None:
+    for code, (number, example) in findings.items():
+        print_line(f"  {kind} {code}: {number:,} rows, first {example}")
+
+
+def show_status(
+    run_dir: Path, counts: Counts, workers: Sequence[dict[str, Any]], *, as_json: bool
+) -> None:
+    """Where a run stands."""
+    alive = [worker for worker in workers if not worker.get("ended")]
+    if as_json:
+        show_json(
+            {
+                "run_dir": str(run_dir),
+                **counts.as_json(),
+                "ordered": counts.ordered,
+                "complete": counts.complete,
+                "chunks": counts.chunks,
+                "chunks_done": counts.chunks_done,
+                "failures": counts.failures,
+                "workers": alive,
+            }
+        )
+        return
+    state = "complete" if counts.complete else "not complete"
+    about = "" if counts.ordered else " so far"
+    print_line(f"{run_dir}: {state}")
+    print_line(f"  rows     {counts.rows:,} in{about}: {_fates(counts)}")
+    print_line(f"  chunks   {counts.chunks_done:,} of {counts.chunks:,} committed")
+    for worker in alive:
+        age_s = time.time() - float(worker.get("at", 0))
+        print_line(f"  worker   {worker['name']}: {worker.get('phase', 'preparing')}, "
+                   f"last sign of life {age_s:.0f} s ago")  # fmt: skip
+        for row, row_age_s in worker.get("oldest", [])[:3]:
+            print_line(f"           row {row} has been in the engine for {row_age_s:.0f} s")
+
+
+def show_verification(verification: Verification, *, as_json: bool) -> None:
+    """Whether rows in and rows out add up."""
+    counts = {
+        name: getattr(verification, name)
+        for name in ("rows_in", "ok", "failed", "rejected", "missing", "duplicates", "parts")
+    }
+    if as_json:
+        show_json({**counts, "passed": verification.passed, "problems": verification.problems})
+        return
+    print_line("  ".join(f"{name} {value:,}" for name, value in counts.items()))
+    for problem in verification.problems:
+        print_line(f"  problem: {problem}")
+    print_line("every row has exactly one fate" if verification.passed else "DOES NOT ADD UP")
+
+
+def show_files(files: Sequence[Path], *, as_json: bool) -> None:
+    """The files that were written."""
+    if as_json:
+        show_json({"results": [str(path) for path in files]})
+        return
+    for path in files:
+        print_line(str(path))
+
+
+def show_error(error: BatchwrightError, *, as_json: bool) -> None:
+    """An error that ends the command: what is wrong and what to do."""
+    if as_json:
+        body = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+        show_json({"error": body, "exit_code": error.exit_code})
+    kind = "stopped" if error.exit_code in {75, 130} else "error"
+    say(f"{kind}: {error}")
+
+
+def show_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    print_line(orjson.dumps(value).decode())
+
+
+def known_format(name: str | None) -> Literal["parquet", "jsonl"] | None:
+    """A results format by name. Raises JobError."""
+    if name is None or name in {"parquet", "jsonl"}:
+        return cast("Literal['parquet', 'jsonl'] | None", name)
+    raise JobError(f"--format {name}: there are parquet and jsonl")
+
+
+def duration(seconds: float) -> str:
+    """`41 s`, `12 min`, `3.4 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _fates(counts: Counts) -> str:
+    return f"{counts.ok:,} ok, {counts.failed:,} failed, {counts.rejected:,} rejected"
+
+
+def print_line(text: str) -> None:
+    """A line of the command's answer."""
+    typer.echo(text)
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    typer.echo(text, err=True)

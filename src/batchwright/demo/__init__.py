@@ -1,0 +1,1 @@
+"""The demo: a small real model and sixty real rows that come along as packages."""

@@ -1,0 +1,316 @@
+"""An engine without a model: deterministic answers, and every fault on request."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+import zlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import orjson
+
+from batchwright.core.errors import JobError
+from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
+from batchwright.core.records import Outcome, Request
+from batchwright.engines.options import refuse_unknown
+
+BYTE_VOCABULARY = 256
+NUM_SPECIALS = 16  # the first ids of most vocabularies are special tokens
+POOL_SIZE = 1 << 16
+SHORTEST_ANSWER = 8
+ROW_SETS = ("refuse_rows", "abort_rows", "hang_rows", "hang_engine_rows", "kill_rows")
+LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
+
+
+@dataclass(frozen=True, slots=True)
+class FakeOptions:
+    """What `engine.options` may hold for the fake engine.
+
+    Attributes:
+        startup_s: how long `start` takes.
+        seconds_per_step: how long a step takes.
+        rows_per_step: running rows that finish in a step; 0 for all of them.
+        longest_answer: answers have 8 to this many tokens.
+        text: every answer's text, in place of one made from the prompt.
+        kv_tokens: tokens that fit the pretended KV pool; 0 for no limit.
+        refuse_rows: rows refused on arrival.
+        abort_rows: rows that end without an answer.
+        hang_rows: rows that never finish, while others do.
+        hang_engine_rows: rows with which a step never returns.
+        kill_rows: rows with which the process kills itself.
+        die_after_rows: the process kills itself after so many finished rows; 0 for never.
+        die_marker: file that is made at that death and prevents a second one.
+    """
+
+    startup_s: float = 0.0
+    seconds_per_step: float = 0.0
+    rows_per_step: int = 0
+    longest_answer: int = 24
+    text: str | None = None
+    kv_tokens: int = 0
+    refuse_rows: frozenset[int] = frozenset()
+    abort_rows: frozenset[int] = frozenset()
+    hang_rows: frozenset[int] = frozenset()
+    hang_engine_rows: frozenset[int] = frozenset()
+    kill_rows: frozenset[int] = frozenset()
+    die_after_rows: int = 0
+    die_marker: str | None = None
+
+
+def parse_options(options: dict[str, Any]) -> FakeOptions:
+    """Options as given, to options as used; `*_rows` may be any list of row numbers."""
+    refuse_unknown(options, {field.name for field in fields(FakeOptions)}, "fake")
+    try:
+        rows = {name: frozenset(options[name]) for name in ROW_SETS if name in options}
+    except TypeError as error:
+        raise JobError(f"engine.options of the fake engine: {error}") from None
+    return FakeOptions(**{**options, **rows})
+
+
+class Sampling(NamedTuple):
+    """The part of the sampling fields that the fake engine honours."""
+
+    seed: int
+    stop: tuple[str, ...]
+    include_stop: bool
+    min_tokens: int
+    ignore_eos: bool
+
+
+def parse_sampling(text: str) -> Sampling:
+    """Sampling JSON to what matters here. Raises ValueError."""
+    values = orjson.loads(text or "{}")
+    stop = values.get("stop") or []
+    stop = [stop] if isinstance(stop, str) else stop
+    if not all(isinstance(item, str) and item for item in stop):
+        raise ValueError(f"stop must be a list of texts that are not empty (got {stop!r})")
+    return Sampling(
+        seed=zlib.crc32(text.encode()),
+        stop=tuple(stop),
+        include_stop=bool(values.get("include_stop_str_in_output")),
+        min_tokens=int(values.get("min_tokens") or 0),
+        ignore_eos=bool(values.get("ignore_eos")),
+    )
+
+
+def make_pool(vocab_size: int) -> list[int]:
+    """Pseudo-random token ids of which every answer is a slice: slicing costs next to nothing."""
+    noise = array("I", hashlib.shake_128(b"batchwright").digest(4 * POOL_SIZE))
+    if vocab_size == BYTE_VOCABULARY:
+        return [LETTERS[value % len(LETTERS)] for value in noise]
+    first = NUM_SPECIALS if vocab_size > NUM_SPECIALS else 0
+    return [first + value % (vocab_size - first) for value in noise]
+
+
+def cut_at_stop(text: str, stop: Sequence[str], *, include: bool) -> tuple[str, str | None]:
+    """The text up to the earliest stop text, and which one it was."""
+    found = [(text.find(item), item) for item in stop if item in text]
+    if not found:
+        return text, None
+    position, item = min(found)
+    return text[: position + len(item) if include else position], item
+
+
+class FakeEngine:
+    """Makes an answer from a hash of the prompt and the sampling fields, and of nothing else.
+
+    A row's answer thus never depends on its neighbours, the order or a restart.
+    """
+
+    def __init__(self) -> None:
+        self._settings = EngineSettings("fake", "", max_num_seqs=1, max_model_len=1)
+        self._options = FakeOptions()
+        self._pool: list[int] = []
+        # Rows in order of arrival; the first `max_num_seqs` of them are running. An OrderedDict,
+        # because taking the first item of a dict gets slower with each item taken.
+        self._queue: OrderedDict[int, Request] = OrderedDict()
+        self._refused: list[Outcome] = []
+        self._sampling: dict[str, Sampling] = {}
+        self._steps = 0
+        self._finished = 0
+        self._preemptions = 0
+        self._resident_tokens = 0
+
+    def start(self, settings: EngineSettings) -> EngineInfo:
+        """Check the options and pretend to load a model."""
+        self._options = parse_options(settings.options)
+        self._settings = settings
+        self._pool = make_pool(settings.vocab_size or BYTE_VOCABULARY)
+        time.sleep(self._options.startup_s)
+        return EngineInfo("fake", "1", "none", self._options.kv_tokens, os.getpid())
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests; refuse what a real engine would refuse."""
+        for request in requests:
+            reason = self._reason_to_refuse(request)
+            if reason is None:
+                self._queue[request.row] = request
+            else:
+                self._refused.append(
+                    Outcome(request.row, [], error_code="engine_refused", error=reason)
+                )
+
+    def abort(self, rows: Iterable[int]) -> None:
+        """Forget these rows."""
+        for row in rows:
+            self._queue.pop(row, None)
+
+    def step(self, timeout_s: float) -> list[Outcome]:
+        """Step until something has finished or the time is up."""
+        deadline = time.monotonic() + timeout_s
+        outcomes, self._refused = self._refused, []
+        while self._queue:
+            outcomes += self._step_once()
+            if outcomes or time.monotonic() >= deadline:
+                break
+        return outcomes
+
+    def gauges(self) -> EngineGauges:
+        """Read the pretended engine."""
+        running = min(len(self._queue), self._settings.max_num_seqs)
+        kv_tokens = self._options.kv_tokens
+        return EngineGauges(
+            running=running,
+            waiting=len(self._queue) - running,
+            kv_use=min(1.0, self._resident_tokens / kv_tokens) if kv_tokens else 0.0,
+            preemptions=self._preemptions,
+            steps=self._steps,
+        )
+
+    def stop(self) -> None:
+        """Forget everything."""
+        self._queue.clear()
+        self._refused.clear()
+
+    def _reason_to_refuse(self, request: Request) -> str | None:
+        ids = request.token_ids
+        vocab_size = self._settings.vocab_size or BYTE_VOCABULARY
+        if request.row in self._options.refuse_rows:
+            return "refused on request"
+        if not ids:
+            return "the prompt is empty"
+        if max(ids) >= vocab_size or min(ids) < 0:
+            return f"a token id lies outside the vocabulary of {vocab_size}"
+        if len(ids) >= self._settings.max_model_len:
+            return f"the prompt has {len(ids)} tokens of {self._settings.max_model_len} allowed"
+        if request.sampling not in self._sampling:
+            try:
+                self._sampling[request.sampling] = parse_sampling(request.sampling)
+            except ValueError as error:
+                return str(error)
+        return None
+
+    def _step_once(self) -> list[Outcome]:
+        options = self._options
+        self._steps += 1
+        if options.seconds_per_step:
+            time.sleep(options.seconds_per_step)
+        running = list(islice(self._queue.values(), self._settings.max_num_seqs))
+        self._suffer(running)
+        if options.kv_tokens:
+            running = self._fitting(running)
+        ready = [request for request in running if request.row not in options.hang_rows]
+        if not ready:
+            time.sleep(0.001)  # only hanging rows are left: a real engine would not spin either
+        outcomes = [self._answer(request) for request in ready[: options.rows_per_step or None]]
+        for outcome in outcomes:
+            del self._queue[outcome.row]
+        self._finished += len(outcomes)
+        self._die_once()
+        return outcomes
+
+    def _suffer(self, running: list[Request]) -> None:
+        options = self._options
+        if not (options.kill_rows or options.hang_engine_rows):
+            return
+        for request in running:
+            if request.row in options.kill_rows:
+                kill_this_process()
+            while request.row in options.hang_engine_rows:
+                time.sleep(3600)
+
+    def _die_once(self) -> None:
+        options = self._options
+        if not options.die_after_rows or self._finished < options.die_after_rows:
+            return
+        if options.die_marker is not None:
+            marker = Path(options.die_marker)
+            if marker.exists():
+                return
+            marker.touch()
+        kill_this_process()
+
+    def _fitting(self, running: list[Request]) -> list[Request]:
+        """The rows whose prompt and answer fit; rows let in for their prompt alone go out again."""
+        capacity = self._options.kv_tokens
+        prompts = whole = admitted = 0
+        fitting: list[Request] = []
+        for request in running:
+            prompts += len(request.token_ids)
+            if prompts > capacity and admitted:
+                break
+            admitted += 1
+            needed = len(request.token_ids) + self._num_tokens(request)[0]
+            if not fitting or whole + needed <= capacity:
+                whole += needed
+                fitting.append(request)
+        self._preemptions += admitted - len(fitting)
+        self._resident_tokens = whole
+        return fitting
+
+    def _num_tokens(self, request: Request) -> tuple[int, int]:
+        """Length of the answer in tokens, and where in the pool it begins."""
+        sampling = self._sampling[request.sampling]
+        digest = zlib.crc32(array("q", request.token_ids), sampling.seed)
+        if sampling.ignore_eos:
+            wanted = request.max_tokens + 1
+        else:
+            spread = max(1, self._options.longest_answer - SHORTEST_ANSWER + 1)
+            wanted = max(SHORTEST_ANSWER + digest % spread, sampling.min_tokens)
+        return wanted, (digest >> 8) % POOL_SIZE
+
+    def _answer(self, request: Request) -> Outcome:
+        if request.row in self._options.abort_rows:
+            return Outcome(request.row, [], error_code="aborted", error="aborted on request")
+        wanted, first = self._num_tokens(request)
+        count = min(wanted, request.max_tokens)
+        ids = self._pool[first : first + count]
+        while len(ids) < count:
+            ids += self._pool[: count - len(ids)]
+        reason = "stop" if wanted <= request.max_tokens else "length"
+        if self._options.text is None and not self._sampling[request.sampling].stop:
+            return Outcome(request.row, ids, None, reason)
+        return self._spelled(request, ids, reason)
+
+    def _spelled(self, request: Request, ids: list[int], reason: str) -> Outcome:
+        """The engine's own text, cut at the stop texts: ids alone cannot say where that is."""
+        sampling = self._sampling[request.sampling]
+        in_bytes = (self._settings.vocab_size or BYTE_VOCABULARY) == BYTE_VOCABULARY
+        raw = self._options.text
+        if raw is not None and in_bytes:
+            reason = "stop" if len(raw.encode()) <= request.max_tokens else "length"
+            ids = list(raw.encode())[: request.max_tokens]
+        if in_bytes:
+            raw = bytes(ids).decode(errors="ignore")
+        elif raw is None:
+            raw = " ".join(f"w{token_id}" for token_id in ids)
+        text, stop = cut_at_stop(raw, sampling.stop, include=sampling.include_stop)
+        if stop is None:
+            return Outcome(request.row, ids, text, reason)
+        if in_bytes:
+            ids = ids[: len(cut_at_stop(raw, (stop,), include=True)[0].encode())]
+        return Outcome(request.row, ids, text, "stop", stop)
+
+
+def kill_this_process() -> NoReturn:
+    """Die as from the kernel's out-of-memory killer: nothing is flushed or cleaned up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(137)

@@ -1,0 +1,264 @@
+"""vLLM as an engine: token ids in, token ids out, one step at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import importlib
+import os
+import time
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from batchwright.core.errors import EngineDied, EngineError, JobError, MissingExtra
+from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
+from batchwright.core.records import Outcome, Request
+from batchwright.engines.options import refuse_unknown
+from batchwright.engines.vllm_setup import (
+    OWN_OPTIONS,
+    check_model,
+    engine_arguments,
+    import_problem,
+    is_cpu_build,
+    prepare_environment,
+)
+
+
+class Readings:
+    """Gauges that vLLM reports with each step; used as one of its stat loggers.
+
+    It has the methods of vLLM's StatLoggerBase without being one: that would import vllm here.
+    """
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.waiting = 0
+        self.kv_use = 0.0
+        self.preemptions = 0
+
+    def __call__(self, *_: Any) -> Readings:
+        """VLLM calls the logger's class to make one; this instance is its own factory."""
+        return self
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        """Called by vLLM after each step."""
+        if scheduler_stats is not None:
+            self.running = scheduler_stats.num_running_reqs
+            self.waiting = scheduler_stats.num_waiting_reqs
+            self.kv_use = scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self.preemptions += iteration_stats.num_preempted_reqs
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to log."""
+
+    def log(self) -> None:
+        """Nothing to log."""
+
+
+class VllmEngine:
+    """Drives vLLM's LLMEngine. One per process, and best in a process of its own.
+
+    `Outcome.token_ids` are vLLM's own, complete: the token that ended the answer is the last of
+    them, so their number is the number of generated tokens. `stop_reason` names that token's id
+    as text, for the worker to drop it before decoding; `text` is set for rows with stop strings
+    only, which vLLM can find in text alone.
+    """
+
+    def __init__(self) -> None:
+        self._engine: Any = None
+        self._settings = EngineSettings("vllm", "", max_num_seqs=1, max_model_len=1)
+        self._readings = Readings()
+        self._rows: dict[int, bool] = {}  # row in flight -> whether its text is wanted
+        self._refused: list[Outcome] = []
+        self._steps = 0
+
+    def start(self, settings: EngineSettings) -> EngineInfo:
+        """Import vLLM and load the model."""
+        check_model(settings)
+        on_cpu = is_cpu_build()
+        prepare_environment(settings.options, on_cpu=on_cpu)
+        version = import_vllm()
+        self._settings = settings
+        self._engine = build_engine(settings, self._readings, on_cpu=on_cpu)
+        self._make_params = lru_cache(maxsize=4096)(self._new_params)
+        # What has been loaded lives as long as the process; the collector need not look at it.
+        gc.collect()
+        gc.freeze()
+        return self._describe(version)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queue requests; one that vLLM refuses becomes a failed outcome of the next step."""
+        refusals = refusal_types()
+        for request in requests:
+            try:
+                # vLLM copies the parameters, so equal ones may be the same object.
+                params = self._make_params(request.sampling, request.max_tokens)
+                prompt = {"prompt_token_ids": request.token_ids}
+                self._engine.add_request(str(request.row), prompt, params)
+            except refusals as error:
+                self._refused.append(refused(request.row, error))
+            else:
+                self._rows[request.row] = bool(params.stop)
+
+    def abort(self, rows: Iterable[int]) -> None:
+        """Forget these rows."""
+        known = [row for row in rows if self._rows.pop(row, None) is not None]
+        self._engine.abort_request([str(row) for row in known])
+
+    def step(self, timeout_s: float) -> list[Outcome]:
+        """Make at least one step, and more until a row finishes or the time is up."""
+        deadline = time.monotonic() + timeout_s
+        outcomes, self._refused = self._refused, []
+        # With no row in flight, a step of an engine core in another process would never return.
+        while self._rows:
+            outcomes += self._step_once()
+            if outcomes or time.monotonic() >= deadline:
+                break
+        return outcomes
+
+    def gauges(self) -> EngineGauges:
+        """The readings of the last step."""
+        readings = self._readings
+        return EngineGauges(
+            readings.running, readings.waiting, readings.kv_use, readings.preemptions, self._steps
+        )
+
+    def stop(self) -> None:
+        """Free the model and the engine core."""
+        engine, self._engine = self._engine, None
+        self._rows.clear()
+        self._refused.clear()
+        if engine is not None:
+            with contextlib.suppress(RuntimeError, OSError):  # it may be dead already
+                engine.engine_core.shutdown()
+            del engine
+            gc.unfreeze()
+            gc.collect()
+
+    def _step_once(self) -> list[Outcome]:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            outputs = self._engine.step()
+        except EngineDeadError as error:
+            raise EngineDied(f"vLLM's engine core died: {error}") from error
+        self._steps += 1
+        return [
+            self._outcome(int(output.request_id), output)
+            for output in outputs
+            if output.finished and int(output.request_id) in self._rows
+        ]
+
+    def _outcome(self, row: int, output: Any) -> Outcome:
+        wants_text = self._rows.pop(row)
+        answer = output.outputs[0]
+        reason = answer.finish_reason
+        if reason in (None, "abort", "error"):
+            code = "engine_error" if reason == "error" else "aborted"
+            return Outcome(row, [], error_code=code, error="vLLM ended the request")
+        token_ids = list(answer.token_ids)
+        return Outcome(
+            row,
+            token_ids,
+            text=answer.text if wants_text else None,
+            finish_reason=reason,
+            stop_reason=self._stop_reason(reason, answer.stop_reason, token_ids),
+            cached_tokens=output.num_cached_tokens or 0,
+        )
+
+    def _stop_reason(self, reason: str, given: Any, token_ids: list[int]) -> str | None:
+        """The stop string, or the id of the stop token; vLLM names none for the main EOS."""
+        if given is not None:
+            return str(given)
+        ended_by_eos = (
+            reason == "stop" and token_ids and token_ids[-1] in self._settings.eos_token_ids
+        )
+        return str(token_ids[-1]) if ended_by_eos else None
+
+    def _new_params(self, sampling: str, max_tokens: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        fields: dict[str, Any] = orjson.loads(sampling or "{}")
+        stop_ids = list(fields.pop("stop_token_ids", None) or [])
+        if not fields.get("ignore_eos"):
+            # The tokenizer has one EOS; a chat model's generation config often has more.
+            stop_ids += [eos for eos in self._settings.eos_token_ids if eos not in stop_ids]
+        if fields.get("logit_bias"):
+            fields["logit_bias"] = {int(key): value for key, value in fields["logit_bias"].items()}
+        return SamplingParams(
+            **fields,
+            max_tokens=max_tokens,
+            stop_token_ids=stop_ids,
+            # One token at a time, detokenising costs four times as much as all else here.
+            detokenize=bool(fields.get("stop")),
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _describe(self, version: str) -> EngineInfo:
+        from vllm.platforms import current_platform
+
+        cache = self._engine.vllm_config.cache_config
+        kv_tokens = getattr(cache, "kv_cache_size_tokens", None)
+        if kv_tokens is None:  # older versions
+            kv_tokens = (cache.num_gpu_blocks or 0) * cache.block_size
+        return EngineInfo(
+            "vllm", version, str(current_platform.get_device_name()), int(kv_tokens), os.getpid()
+        )
+
+
+def import_vllm() -> str:
+    """Import vLLM, which takes seconds, and return its version."""
+    try:
+        importlib.import_module("vllm.v1.engine.llm_engine")
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"the vllm engine needs vLLM ({error})", "pip install 'batchwright[vllm]'"
+        ) from None
+    except (ImportError, OSError, RuntimeError) as error:
+        raise import_problem(error) from error
+    return str(importlib.import_module("vllm").__version__)
+
+
+def build_engine(settings: EngineSettings, readings: Readings, *, on_cpu: bool) -> Any:
+    """Make the LLMEngine: wrong options are the job's fault, the rest is the machine's."""
+    from vllm import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    names = {field.name for field in dataclasses.fields(EngineArgs)}
+    refuse_unknown(settings.options, {*names, *OWN_OPTIONS}, "vllm")
+    try:
+        arguments = EngineArgs(**engine_arguments(settings, on_cpu=on_cpu))
+        config = arguments.create_engine_config()
+    except (ValueError, TypeError, OSError, NotImplementedError, ImportError) as error:
+        raise JobError(f"vLLM cannot run {settings.model}: {error}") from error
+    loggers: list[Any] = [readings]
+    try:
+        return LLMEngine.from_vllm_config(
+            config, stat_loggers=loggers, disable_log_stats=arguments.disable_log_stats
+        )
+    except ValueError as error:
+        raise JobError(f"vLLM cannot run {settings.model}: {error}") from error
+    except (RuntimeError, OSError, MemoryError) as error:
+        raise EngineError(f"vLLM did not start with {settings.model}: {error}") from error
+
+
+def refusal_types() -> tuple[type[Exception], ...]:
+    """What `add_request` raises for a bad request; older versions lack some of the classes."""
+    from vllm import exceptions
+    from vllm.v1.engine.exceptions import EngineGenerateError
+
+    client_error = getattr(exceptions, "VLLMClientError", exceptions.VLLMValidationError)
+    return (client_error, EngineGenerateError, ValueError, TypeError, OverflowError)
+
+
+def refused(row: int, error: Exception) -> Outcome:
+    """The failed outcome of a request that vLLM did not take."""
+    cause = error.__cause__ if error.__cause__ is not None and not str(error) else error
+    message = str(cause) or type(cause).__name__
+    return Outcome(row, [], error_code="engine_refused", error=message)

@@ -1,0 +1,359 @@
+"""Put prepared parts in order: number the rows, reject repeated ids, cut chunks.
+
+The order is a function of the prepared parts alone, taken one after the other, so any worker may
+go on where another stopped: each stretch is one file, created once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchwright.core.records import (
+    Duplicate,
+    OrderBatch,
+    OrderedPart,
+    PreparedReceipt,
+    Slice,
+    Split,
+)
+from batchwright.plan.chunks import cut_chunks, valid_slices
+from batchwright.plan.seen import SeenIds
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.prepared import prepared_receipt, read_columns
+from batchwright.rundir.state import RunState
+from batchwright.rundir.storage import Storage
+
+PARTS_PER_BATCH = 16
+
+
+@dataclass(slots=True)
+class _Position:
+    """Where the order stands."""
+
+    split: int = 0
+    part: int = 0
+    rows: int = 0
+    chunks: int = 0
+    sequence: int = 0
+    file_lines: int = 0
+    waiting: list[Slice] = field(default_factory=list)
+    last: bool = False
+
+
+class Sequencer:
+    """Writes the order of a run, stretch by stretch, as prepared parts become ready."""
+
+    def __init__(self, storage: Storage, manifest: Manifest) -> None:
+        self._storage = storage
+        self._splits = manifest.splits
+        run = manifest.job["run"]
+        source = manifest.job["input"]
+        self._chunk_rows: int | None = run["chunk_rows"]
+        self._limit: int | None = source["limit"]
+        self._seen = SeenIds()
+        self._unique_ids = bool(manifest.id_column) and source["duplicate_ids"] == "reject"
+        self._at = _Position()
+        self._restore()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the order is complete."""
+        return self._at.last
+
+    def advance(self) -> bool:
+        """Write the next stretch, if parts are ready for it; False if there was nothing to do."""
+        receipts = self._ready_parts()
+        done = self._at.split >= len(self._splits)
+        if self._at.last or not (receipts or done):
+            return False
+        batch, position = self._make_batch(receipts)
+        path = layout.order_batch(0, batch.sequence)
+        self._write_rejected(batch)
+        if self._storage.commit(path, artifacts.dump(batch)):
+            self._at = position
+        else:  # another worker took over while this one was thought dead
+            self._seen = SeenIds()
+            self._restore()
+        return True
+
+    def _restore(self) -> None:
+        state = RunState(self._storage)
+        state.refresh_order()
+        self._at = _Position()
+        for batch in state.batches:
+            if batch.generation == 0:
+                self._replay(batch)
+
+    def _replay(self, batch: OrderBatch) -> None:
+        at = self._at
+        for part in batch.parts:
+            self._repeats(part.file, part.first_row, part.rows)
+            receipt = prepared_receipt(self._storage, part.split, part.part)
+            assert receipt is not None, "the order names only prepared parts"
+            _step_over(at, receipt, self._splits)
+        at.rows = batch.rows
+        at.chunks += len(batch.chunks)
+        at.waiting = list(batch.waiting)
+        at.sequence = batch.sequence + 1
+        at.last = batch.last
+
+    def _ready_parts(self) -> list[PreparedReceipt]:
+        receipts: list[PreparedReceipt] = []
+        split, part = self._at.split, self._at.part
+        while len(receipts) < PARTS_PER_BATCH and split < len(self._splits):
+            receipt = prepared_receipt(self._storage, split, part)
+            if receipt is None:
+                break
+            receipts.append(receipt)
+            split, part = (split + 1, 0) if receipt.last else (split, part + 1)
+        return receipts
+
+    def _make_batch(self, receipts: list[PreparedReceipt]) -> tuple[OrderBatch, _Position]:
+        at = self._at
+        after = _Position(
+            at.split, at.part, at.rows, at.chunks, at.sequence + 1, at.file_lines, list(at.waiting)
+        )
+        parts: list[OrderedPart] = []
+        duplicates: list[Duplicate] = []
+        for receipt in receipts:
+            rows = receipt.rows
+            if self._limit is not None:
+                rows = min(rows, self._limit - after.rows)
+            ordered, slices, repeated = self._order_part(receipt, after, rows)
+            parts.append(ordered)
+            duplicates += repeated
+            after.waiting += slices
+            after.rows += rows
+            _step_over(after, receipt, self._splits)
+            if after.rows == self._limit:
+                break
+        after.last = after.split >= len(self._splits) or after.rows == self._limit
+        chunks, after.waiting = cut_chunks(
+            after.waiting, at.chunks, self._chunk_rows, last=after.last
+        )
+        after.chunks += len(chunks)
+        batch = OrderBatch(
+            generation=0,
+            sequence=at.sequence,
+            parts=tuple(parts),
+            chunks=tuple(chunks),
+            waiting=tuple(after.waiting),
+            duplicates=tuple(duplicates),
+            rows=after.rows,
+            last=after.last,
+        )
+        return batch, after
+
+    def _order_part(
+        self, receipt: PreparedReceipt, after: _Position, rows: int
+    ) -> tuple[OrderedPart, list[Slice], list[Duplicate]]:
+        valid = np.ones(rows, dtype=bool)
+        if receipt.rejected:
+            codes = read_columns(self._storage, receipt.file, ["error_code"]).column(0)
+            valid &= codes.is_null().to_numpy()[:rows]
+        rejected = rows - int(valid.sum())
+        duplicates = self._repeats(receipt.file, after.rows, rows)
+        for duplicate in duplicates:
+            valid[duplicate.index] = False
+        ordered = OrderedPart(
+            file=receipt.file,
+            split=receipt.split,
+            part=receipt.part,
+            path=self._splits[receipt.split].path,
+            first_row=after.rows,
+            first_line=after.file_lines,
+            rows=rows,
+            rejected=rejected,
+        )
+        return ordered, valid_slices(receipt.file, after.rows, valid), duplicates
+
+    def _repeats(self, file: str, first_row: int, rows: int) -> list[Duplicate]:
+        """Rows whose id was seen before. Rejected rows neither count nor are counted."""
+        if not self._unique_ids:
+            return []
+        table = read_columns(self._storage, file, ["id", "error_code"]).slice(0, rows)
+        usable = np.flatnonzero(table.column("error_code").is_null().to_numpy())
+        ids = table.column("id").take(pa.array(usable)).to_pylist()
+        return [
+            Duplicate(file, int(usable[index]), int(usable[index]) + first_row, of_row)
+            for index, of_row in self._seen.add(ids, usable + first_row)
+        ]
+
+    def _write_rejected(self, batch: OrderBatch) -> None:
+        if batch.rejected == 0:
+            return
+        lines = []
+        for table, part in rejected_tables(self._storage, [batch]):
+            for record in table.to_pylist():
+                line = {
+                    "row": record["row"],
+                    "id": record["id"],
+                    "code": record["error_code"],
+                    "message": record["error"],
+                    "file": part.path,
+                    "line": record["line"],
+                    "input": _for_people(record["input"]),
+                }
+                lines.append(orjson.dumps(line, default=str))
+        self._storage.put(layout.rejected_batch(batch.sequence), b"\n".join(lines) + b"\n")
+
+
+def rejected_tables(
+    storage: Storage, batches: Sequence[OrderBatch]
+) -> Iterator[tuple[pa.Table, OrderedPart]]:
+    """The rejected rows of each prepared part that has some, in input order.
+
+    Yields:
+        Table with columns row, id, error_code, error, line, input; and the part.
+    """
+    for batch in batches:
+        repeated: dict[str, list[Duplicate]] = {}
+        for duplicate in batch.duplicates:
+            repeated.setdefault(duplicate.file, []).append(duplicate)
+        for part in batch.parts:
+            duplicates = repeated.get(part.file, [])
+            if part.rejected or duplicates:
+                yield _rejected_of(storage, part, duplicates), part
+
+
+def _rejected_of(storage: Storage, part: OrderedPart, duplicates: list[Duplicate]) -> pa.Table:
+    names = ["id", "error_code", "error", "line", "input"]
+    table = read_columns(storage, part.file, names).slice(0, part.rows)
+    found = set(np.flatnonzero(table.column("error_code").is_valid().to_numpy()).tolist())
+    message = {item.index: f"the id was first used by row {item.of_row}" for item in duplicates}
+    indexes = sorted(found | set(message))
+    table = table.take(pa.array(indexes, pa.int64()))
+    codes = table.column("error_code").to_pylist()
+    errors = table.column("error").to_pylist()
+    for place, index in enumerate(indexes):
+        if index in message:
+            codes[place], errors[place] = "duplicate_id", message[index]
+    lines = np.asarray(table.column("line").to_numpy()) + part.first_line
+    rows = np.asarray(indexes, dtype=np.int64) + part.first_row
+    return pa.table(
+        {
+            "row": rows,
+            "id": table.column("id"),
+            "error_code": pa.array(codes, pa.string()),
+            "error": pa.array(errors, pa.large_string()),
+            "line": lines,
+            "input": table.column("input"),
+        }
+    )
+
+
+def _for_people(value: Any) -> Any:
+    """JSON input as it was, shortened: the file is for looking at, not for feeding back."""
+    if isinstance(value, str) and len(value) > 2000:
+        return value[:2000] + "…"
+    return value
+
+
+def _step_over(at: _Position, receipt: PreparedReceipt, splits: tuple[Split, ...]) -> None:
+    """Move the position behind a prepared part."""
+    if not receipt.last:
+        at.split, at.part = receipt.split, receipt.part + 1
+        return
+    at.split, at.part = receipt.split + 1, 0
+    same_file = at.split < len(splits) and splits[at.split].path == splits[receipt.split].path
+    if not same_file:
+        at.file_lines = 0
+    elif splits[receipt.split].format != "parquet":  # whose rows are numbered within the file
+        at.file_lines += receipt.num_lines
+
+
+class RejectedRows:
+    """The rejected rows of a run as tables in input order; may be gone through many times."""
+
+    def __init__(self, storage: Storage, batches: Sequence[OrderBatch]) -> None:
+        self._storage = storage
+        self._batches = list(batches)
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for table, _ in rejected_tables(self._storage, self._batches):
+            yield table
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """Row numbers, ascending."""
+        found = [np.asarray(table.column("row").to_numpy()) for table in self]
+        numbers: npt.NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *found])
+        return numbers.astype(np.int64)
+
+
+def column_kinds(storage: Storage, batches: Sequence[OrderBatch]) -> dict[str, set[str]]:
+    """The kinds of JSON values seen in each input column, columns in order of appearance."""
+    kinds: dict[str, set[str]] = {}
+    for batch in batches:
+        for part in batch.parts:
+            receipt = prepared_receipt(storage, part.split, part.part)
+            assert receipt is not None, "the order names only prepared parts"
+            for name, found in receipt.column_kinds.items():
+                kinds.setdefault(name, set()).update(found)
+    return kinds
+
+
+def order_failed_rows(
+    storage: Storage, state: RunState, chunk_rows: int | None, codes: Sequence[str]
+) -> int:
+    """Make a new generation of chunks from the rows whose newest outcome is a failure.
+
+    Args:
+        storage: the run.
+        state: all of its order and receipts.
+        chunk_rows: rows per chunk; None for the growing default.
+        codes: only failures with one of these codes; all if empty.
+
+    Returns:
+        How many rows will run again; 0 makes no new generation.
+    """
+    rows = _failed_rows(storage, state, set(codes))
+    if not len(rows):
+        return 0
+    parts = [part for batch in state.batches for part in batch.parts]
+    starts = np.asarray([part.first_row for part in parts])
+    owner = np.searchsorted(starts, rows, side="right") - 1
+    slices: list[Slice] = []
+    for index in np.unique(owner):
+        part = parts[index]
+        valid = np.zeros(part.rows, dtype=bool)
+        valid[rows[owner == index] - part.first_row] = True
+        slices += valid_slices(part.file, part.first_row, valid)
+    generation = state.generations
+    chunks, _ = cut_chunks(slices, 0, chunk_rows, last=True, generation=generation)
+    batch = OrderBatch(
+        generation=generation,
+        sequence=0,
+        parts=(),
+        chunks=tuple(chunks),
+        waiting=(),
+        duplicates=(),
+        rows=0,
+        last=True,
+    )
+    storage.commit(layout.order_batch(generation, 0), artifacts.dump(batch))
+    return len(rows)
+
+
+def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> npt.NDArray[np.int64]:
+    failed: dict[int, str] = {}
+    for receipt in sorted(state.receipts.values(), key=lambda one: one.generation):
+        if receipt.failed == 0 and receipt.generation == 0:
+            continue
+        table = pq.read_table(
+            pa.BufferReader(storage.read(receipt.file)), columns=["row", "status", "error_code"]
+        )
+        for record in table.to_pylist():
+            failed.pop(record["row"], None)
+            if record["status"] == "failed":
+                failed[record["row"]] = record["error_code"]
+    wanted = [row for row, code in failed.items() if not codes or code in codes]
+    return np.asarray(sorted(wanted), dtype=np.int64)

@@ -1,0 +1,229 @@
+"""The whole product, top to bottom, one call per stage. Read this first."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+import yaml
+
+from batchwright.config.job import Job
+from batchwright.core.errors import InputError, JobError, VerifyError
+from batchwright.core.records import OrderBatch
+from batchwright.drive import Progress, drive
+from batchwright.order import RejectedRows, column_kinds, order_failed_rows
+from batchwright.rundir import layout
+from batchwright.rundir.ledger import read_heartbeat
+from batchwright.rundir.manifest import Manifest, open_manifest, read_manifest
+from batchwright.rundir.state import Counts, RunState
+from batchwright.rundir.storage import Storage
+from batchwright.survey import survey
+from batchwright.write.export import export_results
+from batchwright.write.verify import Verification, verify_parts
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run ended. Times are of this start only; counts are of the whole run."""
+
+    run_dir: Path
+    results: tuple[Path, ...]
+    counts: Counts
+    wall_s: float
+    resumed: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """One flat object, the same names in every command."""
+        answered = self.counts.settled
+        return {
+            "run_dir": str(self.run_dir),
+            **self.counts.as_json(),
+            "wall_s": round(self.wall_s, 3),
+            "rows_per_s": round(answered / self.wall_s, 3) if self.wall_s else 0.0,
+            "resumed": self.resumed,
+            "results": [str(path) for path in self.results],
+            "failures": self.counts.failures,
+        }
+
+
+def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary:
+    """Run a job to its end, or go on with it where it stopped.
+
+    Args:
+        job: the resolved job.
+        run_dir: folder that holds, or will hold, all that the run leaves.
+        watch: called a few times a second with the state of the run.
+        stop: set from elsewhere (SIGTERM, Ctrl-C) to end early but cleanly.
+
+    Raises:
+        BatchwrightError: see `core.errors` for each case and its exit code.
+    """
+    started_at = time.monotonic()
+    wanted = survey(job)
+    storage = Storage(run_dir)
+    manifest, resumed = open_manifest(storage, wanted)
+    storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
+    drive(storage, manifest, job, watch, stop)
+    results = finish(storage, manifest, job)
+    return _conclude(storage, results, started_at, resumed=resumed)
+
+
+def validate(job: Job, stop: threading.Event, say: Callable[[Validation], None]) -> Validation:
+    """Check every row without an engine and without a run directory."""
+    return check_rows(survey(job), job, stop, say)
+
+
+def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[str] = ()) -> Summary:
+    """Run the failed rows of a finished run again; their new outcomes replace the old ones.
+
+    Args:
+        run_dir: the finished run.
+        watch: called a few times a second with the state of the run.
+        stop: set from elsewhere to end early but cleanly.
+        codes: only rows that failed with one of these codes; all if empty.
+    """
+    started_at = time.monotonic()
+    storage, manifest, job = open_run(run_dir)
+    state = _complete_state(storage)
+    if order_failed_rows(storage, state, job.run.chunk_rows, codes):
+        drive(storage, manifest, job, watch, stop)
+    results = finish(storage, manifest, job)
+    return _conclude(storage, results, started_at, resumed=True)
+
+
+def finish(storage: Storage, manifest: Manifest, job: Job) -> list[Path]:
+    """Check the counts, remove parts that do not count, write the results."""
+    state = _complete_state(storage)
+    counts = state.counts()
+    if counts.settled != counts.rows:
+        raise VerifyError(
+            f"{counts.rows} rows in, but {counts.ok} ok + {counts.failed} failed + "
+            f"{counts.rejected} rejected = {counts.settled}",
+            f"Run `batchwright verify {storage.root}` to see which part is wrong.",
+        )
+    if counts.rows == 0:
+        raise InputError("no rows in the input", "Every file is empty or has only blank lines.")
+    _remove_orphans(storage, state)
+    out_dir = Path(job.output.path) if job.output.path else storage.root / layout.RESULTS
+    return _export(storage, manifest, state, out_dir, job.output.format, job)
+
+
+def export(
+    run_dir: Path, out_dir: Path | None, output_format: Literal["parquet", "jsonl"] | None
+) -> list[Path]:
+    """Write the results of a finished run again, elsewhere or in another format."""
+    storage, manifest, job = open_run(run_dir)
+    default = Path(job.output.path) if job.output.path else storage.root / layout.RESULTS
+    return _export(
+        storage,
+        manifest,
+        _complete_state(storage),
+        out_dir or default,
+        output_format or job.output.format,
+        job,
+    )
+
+
+def verify(run_dir: Path) -> Verification:
+    """Prove from the files alone that every row has exactly one fate."""
+    storage, _, _ = open_run(run_dir)
+    state = _read_state(storage)
+    rejected = RejectedRows(storage, _first_pass(state))
+    return verify_parts(
+        receipts=list(state.receipts.values()),
+        total_rows=state.counts().rows,
+        rejected_rows=rejected.numbers(),
+        storage=storage,
+    )
+
+
+def status(run_dir: Path) -> tuple[Counts, list[dict[str, Any]]]:
+    """Counts of a run, and the last sign of life of each of its workers."""
+    storage, _, _ = open_run(run_dir)
+    names = [name.removesuffix(".json") for name in storage.names(layout.WORKERS)]
+    workers = [{"name": name, **read_heartbeat(storage, name)} for name in names]
+    return _read_state(storage).counts(), workers
+
+
+def open_run(run_dir: Path) -> tuple[Storage, Manifest, Job]:
+    """A run directory that is there already. Raises StorageError if it is none."""
+    if not (run_dir / layout.MANIFEST).is_file():
+        raise JobError(
+            f"{run_dir} is not a run directory: there is no {layout.MANIFEST}",
+            "Give the folder that `batchwright run` named in its last lines.",
+        )
+    storage = Storage(run_dir)
+    manifest = read_manifest(storage)
+    return storage, manifest, Job.model_validate(manifest.job)
+
+
+def _export(
+    storage: Storage,
+    manifest: Manifest,
+    state: RunState,
+    out_dir: Path,
+    output_format: Literal["parquet", "jsonl"],
+    job: Job,
+) -> list[Path]:
+    batches = _first_pass(state)
+    return export_results(
+        parts=list(state.receipts.values()),
+        rejected=RejectedRows(storage, batches),
+        storage=storage,
+        out_dir=out_dir,
+        format=output_format,
+        input_type=manifest.arrow_input_type(),
+        column_kinds=column_kinds(storage, batches),
+        columns=job.output.columns,
+        target_file_bytes=job.output.target_file_mb << 20,
+        total_rows=state.counts().rows,
+    )
+
+
+def _conclude(
+    storage: Storage, results: Sequence[Path], started_at: float, *, resumed: bool
+) -> Summary:
+    counts = _read_state(storage).counts()
+    wall_s = time.monotonic() - started_at
+    summary = Summary(storage.root, tuple(results), counts, wall_s, resumed)
+    storage.put(layout.SUMMARY, orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
+    storage.put(layout.SUCCESS, b"")
+    return summary
+
+
+def _read_state(storage: Storage) -> RunState:
+    state = RunState(storage)
+    state.refresh_order()
+    state.refresh_receipts()
+    return state
+
+
+def _complete_state(storage: Storage) -> RunState:
+    state = _read_state(storage)
+    counts = state.counts()
+    if not counts.complete:
+        raise JobError(
+            f"{storage.root} is not finished: {counts.chunks_done} of {counts.chunks} chunks are",
+            "Run `batchwright run` with the same job first: it goes on where it stopped.",
+        )
+    return state
+
+
+def _first_pass(state: RunState) -> list[OrderBatch]:
+    return [batch for batch in state.batches if batch.generation == 0]
+
+
+def _remove_orphans(storage: Storage, state: RunState) -> None:
+    """Parts that no receipt names: their worker died before it could commit, or came second."""
+    named = {receipt.file for receipt in state.receipts.values()}
+    for name in storage.names(layout.OUTPUT):
+        path = f"{layout.OUTPUT}/{name}"
+        if path not in named:
+            storage.delete(path)

@@ -1,0 +1,322 @@
+"""What runs on every machine: split -> rows -> requests -> token ids -> prepared part."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from batchwright.config.job import Job
+from batchwright.core.errors import RowError
+from batchwright.core.ports import Tokenizer
+from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split
+from batchwright.core.sampling import PRESETS
+from batchwright.core.schemas import prepared_schema
+from batchwright.read.rows import read_split
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.prepared import prepared_receipt
+from batchwright.rundir.storage import Storage
+from batchwright.validate.envelope import unwrap
+from batchwright.validate.ids import row_id, text_id
+from batchwright.validate.prompts import PromptBuilder
+from batchwright.validate.sampling import RowSampling
+from batchwright.validate.token_ids import check_token_ids
+from batchwright.validate.warnings import is_blank, special_token_finder
+
+ROWS_PER_BATCH = 4096
+ROWS_PER_PART = 16384
+
+_KINDS: dict[type, str] = {
+    type(None): "null", bool: "bool", int: "int", float: "float", str: "string",
+    list: "list", dict: "object",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One row on its way: first what it asks, then its token ids; or why it is rejected."""
+
+    id: str | None = None
+    prompt: Prompt | None = None
+    sampling: str = "{}"
+    max_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    truncated: bool = False
+    warnings: list[str] | None = None
+    problem: tuple[str, str] | None = None
+
+    def reject(self, code: str, message: str) -> None:
+        self.problem = (code, message)
+        self.token_ids = []
+
+    def warn(self, code: str) -> None:
+        self.warnings = [*(self.warnings or []), code]
+
+
+class RowPreparer:
+    """Rows to drafts: checks, renders and tokenises them, a batch at a time."""
+
+    def __init__(self, job: Job, tokenizer: Tokenizer, manifest: Manifest) -> None:
+        self._tokenizer = tokenizer
+        self._envelopes = manifest.format == "openai-batch"
+        self._id_column = manifest.id_column
+        self._model = job.model.name
+        self._limit = manifest.max_model_len
+        self._over_length = job.plan.over_length
+        self._prompts = make_prompt_builder(job, chat=manifest.chat)
+        self._sampling = make_row_sampling(job)
+        self._find_special = special_token_finder(tokenizer.special_tokens)
+
+    def prepare(self, batch: RowBatch) -> list[_Draft]:
+        """One draft per row, in order."""
+        drafts = []
+        for index, record in enumerate(batch.records):
+            draft = _Draft()
+            drafts.append(draft)
+            if record is None:
+                draft.reject(*batch.problems[index])
+                continue
+            try:
+                self._check(record, draft)
+            except RowError as error:
+                draft.reject(error.code, error.message)
+        self._tokenise(drafts)
+        return drafts
+
+    def _check(self, record: dict[str, Any], draft: _Draft) -> None:
+        if self._id_column:
+            value = record.get(self._id_column)
+            draft.id = text_id(value) if self._envelopes else row_id(value)
+        if self._envelopes:
+            envelope = unwrap(record, model=self._model)
+            record = envelope.record
+            for code in envelope.warnings:
+                draft.warn(code)
+            draft.sampling, draft.max_tokens = self._sampling.resolve_fields(envelope.sampling)
+        else:
+            draft.sampling, draft.max_tokens = self._sampling.resolve(record)
+        prompt = self._prompts.build(record)
+        draft.prompt = prompt
+        if is_blank(prompt):
+            draft.warn("blank_prompt")
+        if self._find_special(self._prompts.own_text(record, prompt)):
+            draft.warn("special_tokens")
+
+    def _tokenise(self, drafts: list[_Draft]) -> None:
+        raw: list[_Draft] = []
+        chats: list[tuple[_Draft, str]] = []
+        for draft in drafts:
+            prompt = draft.prompt
+            if prompt is None or draft.problem is not None:
+                continue
+            if prompt.token_ids is not None:
+                draft.token_ids = prompt.token_ids
+            elif prompt.text is not None:
+                raw.append(draft)
+            else:
+                self._render_chat(draft, prompt, chats)
+        texts = [draft.prompt.text or "" for draft in raw if draft.prompt is not None]
+        for draft, ids in zip(
+            raw, self._tokenizer.encode(texts, add_special_tokens=True), strict=True
+        ):
+            draft.token_ids = ids
+        rendered = [text for _, text in chats]
+        for (draft, _), ids in zip(
+            chats, self._tokenizer.encode(rendered, add_special_tokens=False), strict=True
+        ):
+            draft.token_ids = ids
+        for draft in drafts:
+            if draft.problem is None:
+                self._fit(draft)
+
+    def _render_chat(self, draft: _Draft, prompt: Prompt, chats: list[tuple[_Draft, str]]) -> None:
+        try:
+            chats.append((draft, self._tokenizer.render_chat(prompt)))
+        except RowError as error:
+            draft.reject(error.code, error.message)
+
+    def _fit(self, draft: _Draft) -> None:
+        """Check the token ids and make prompt and answer fit the context together."""
+        ids = draft.token_ids
+        if not ids:
+            draft.reject("empty_prompt", "the prompt has no tokens")
+            return
+        if draft.prompt is not None and draft.prompt.token_ids is not None:
+            try:
+                check_token_ids(ids, self._tokenizer.vocab_size)
+            except RowError as error:
+                draft.reject(error.code, error.message)
+                return
+        if len(ids) >= self._limit:
+            self._cut(draft)
+        draft.max_tokens = min(draft.max_tokens, self._limit - len(draft.token_ids))
+
+    def _cut(self, draft: _Draft) -> None:
+        num_tokens = len(draft.token_ids)
+        if self._over_length == "reject":
+            draft.reject(
+                "prompt_too_long",
+                f"the prompt has {num_tokens} tokens; the limit is {self._limit} for prompt and "
+                "answer together",
+            )
+            draft.max_tokens = 0
+            return
+        keep = self._limit - min(draft.max_tokens, self._limit // 2)
+        left = self._over_length == "truncate_left"
+        draft.token_ids = draft.token_ids[-keep:] if left else draft.token_ids[:keep]
+        draft.truncated = True
+
+
+class Preparer:
+    """Writes the prepared parts of a split, each with its receipt."""
+
+    def __init__(
+        self, storage: Storage, manifest: Manifest, job: Job, tokenizer: Tokenizer
+    ) -> None:
+        self._storage = storage
+        self._manifest = manifest
+        self._rows = RowPreparer(job, tokenizer, manifest)
+        self._input_type = manifest.arrow_input_type()
+        self._schema = prepared_schema(self._input_type)
+        self._with_kinds = not pa.types.is_struct(self._input_type)
+
+    def prepare(self, split: Split) -> Iterator[PreparedReceipt]:
+        """Prepare a split part by part; parts that are already there are passed over.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        batches = read_split(
+            split, self._manifest.format, self._input_type, batch_rows=ROWS_PER_BATCH
+        )
+        for number, (group, last) in enumerate(_in_parts(batches)):
+            receipt = prepared_receipt(self._storage, split.ordinal, number)
+            if receipt is None:
+                receipt = self._write(split.ordinal, number, group, last=last)
+            yield receipt
+
+    def _write(
+        self, split: int, number: int, group: list[RowBatch], *, last: bool
+    ) -> PreparedReceipt:
+        file = layout.prepared_part(split, number)
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
+        tables: list[pa.Table] = []
+        warnings: Counter[str] = Counter()
+        kinds: dict[str, dict[str, None]] = {}
+        for batch in group:
+            drafts = self._rows.prepare(batch)
+            tables.append(drafts_to_table(drafts, batch, self._schema))
+            for draft in drafts:
+                warnings.update(draft.warnings or ())
+            if self._with_kinds:
+                _note_kinds(batch, kinds)
+        table = pa.concat_tables(tables) if tables else self._schema.empty_table()
+        with pa.ipc.new_file(sink, self._schema, options=options) as writer:
+            writer.write_table(table.unify_dictionaries(), max_chunksize=ROWS_PER_BATCH)
+        data = sink.getvalue().to_pybytes()
+        receipt = PreparedReceipt(
+            split=split,
+            part=number,
+            file=file,
+            rows=table.num_rows,
+            rejected=table.num_rows - table.column("error_code").null_count,
+            num_lines=max((batch.num_lines for batch in group), default=0),
+            last=last,
+            prompt_tokens=sum(len(chunk.values) for chunk in table.column("token_ids").chunks),
+            sha256=hashlib.sha256(data).hexdigest(),
+            warnings=dict(warnings),
+            column_kinds={name: list(found) for name, found in kinds.items()},
+        )
+        self._storage.publish(file, data)
+        self._storage.commit(layout.prepared_receipt(split, number), artifacts.dump(receipt))
+        return receipt
+
+
+def _in_parts(batches: Iterator[RowBatch]) -> Iterator[tuple[list[RowBatch], bool]]:
+    """Groups of batches that make a part each, and whether it is the last of the split.
+
+    A split of no rows still makes one (empty) part, so that the order can step over it.
+    """
+    group: list[RowBatch] = []
+    rows = 0
+    for batch in batches:
+        if rows >= ROWS_PER_PART:
+            yield group, False
+            group, rows = [], 0
+        group.append(batch)
+        rows += len(batch.records)
+    yield group, True
+
+
+def drafts_to_table(drafts: list[_Draft], batch: RowBatch, schema: pa.Schema) -> pa.Table:
+    """Drafts as rows of a prepared part."""
+    offsets = [0]
+    flat: list[int] = []
+    for draft in drafts:
+        flat += draft.token_ids
+        offsets.append(len(flat))
+    columns = {
+        "id": pa.array([draft.id for draft in drafts], pa.large_string()),
+        "token_ids": pa.LargeListArray.from_arrays(
+            pa.array(offsets, pa.int64()), pa.array(flat, pa.int32())
+        ),
+        "max_tokens": pa.array([draft.max_tokens for draft in drafts], pa.int32()),
+        "sampling": pa.array(
+            [draft.sampling for draft in drafts], pa.large_string()
+        ).dictionary_encode(),
+        "truncated": pa.array([draft.truncated for draft in drafts], pa.bool_()),
+        "warnings": pa.array([draft.warnings for draft in drafts], schema.field("warnings").type),
+        "error_code": pa.array(
+            [draft.problem and draft.problem[0] for draft in drafts], pa.string()
+        ),
+        "error": pa.array(
+            [draft.problem and draft.problem[1] for draft in drafts], pa.large_string()
+        ),
+        "line": pa.array(batch.lines, pa.int64()),
+        "input": batch.kept,
+    }
+    return pa.table(columns, schema=schema)
+
+
+def _note_kinds(batch: RowBatch, kinds: dict[str, dict[str, None]]) -> None:
+    for record in batch.records:
+        if record is None:
+            continue
+        for name, value in record.items():
+            kind = _KINDS[type(value)]
+            if kind == "int" and not -(2**63) <= value < 2**63:
+                kind = "bigint"
+            kinds.setdefault(name, {})[kind] = None
+
+
+def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
+    """The job's prompt section as a builder. Raises JobError."""
+    source = job.prompt
+    return PromptBuilder(
+        column=source.column,
+        messages=source.messages,
+        template=source.template,
+        system=source.system,
+        examples=[(example.fields, example.answer) for example in source.examples],
+        chat=chat,
+    )
+
+
+def make_row_sampling(job: Job) -> RowSampling:
+    """The job's sampling section, and which columns may override it. Raises JobError."""
+    sampling = job.sampling
+    defaults = {**PRESETS[sampling.preset], **sampling.given()}
+    for name in ("preset", "row_fields"):
+        defaults.pop(name, None)
+    row_fields: frozenset[str] | None = None
+    if isinstance(sampling.row_fields, list):
+        row_fields = frozenset(sampling.row_fields)
+    elif sampling.row_fields == "none" or job.prompt.template or job.prompt.column:
+        row_fields = frozenset()
+    return RowSampling(defaults, row_fields)

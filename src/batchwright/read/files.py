@@ -1,0 +1,106 @@
+"""Which files an input means: a file, a folder, a glob, or a list of those."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from batchwright.core.errors import InputError
+from batchwright.core.records import SourceFile
+
+_MAGIC = "*?["
+
+
+def list_files(path: str | list[str]) -> list[SourceFile]:
+    """Files meant by `path`, sorted by path, each once.
+
+    Hidden files, names that begin with `_` and `.crc` files are left out of folders and globs;
+    a file that is named itself is always taken.
+    """
+    asked = [path] if isinstance(path, str) else path
+    if not asked:
+        raise InputError("input.path is an empty list", "Name a file, a folder or a glob.")
+    found: dict[str, str] = {}
+    for entry in asked:
+        for file in _expand(entry):
+            found.setdefault(str(Path(file).absolute()), file)
+    return [_source(file) for file in sorted(found.values())]
+
+
+def _expand(entry: str) -> list[str]:
+    if "://" in entry:
+        raise InputError(f"{entry}: only local paths can be read", "Copy the data to a disk first.")
+    path = Path(entry).expanduser()
+    if path.is_dir():
+        files = list(_walk(path, set()))
+        if not files:
+            raise InputError(f"{entry}: the folder holds no data files", "Check the path.")
+        return files
+    # A name with brackets may be a real file: only what does not exist is taken for a glob.
+    if path.exists() or path.is_symlink():
+        return [str(path)]
+    if not any(char in entry for char in _MAGIC):
+        raise InputError(
+            f"{entry}: no such file or folder",
+            f"Check the path; it is looked up from {Path.cwd()}.",
+        )
+    files = list(_glob(str(path)))
+    if not files:
+        raise InputError(f"{entry}: no file matches this pattern", "`**` matches folders below.")
+    return files
+
+
+def _walk(folder: Path, seen: set[str]) -> Iterator[str]:
+    # Linked folders are followed, or their rows would be missing without a word; `seen` ends
+    # the walk where links go round in a circle.
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        raise InputError(f"{folder}: {error.strerror}", "Make the folder readable.") from error
+    for entry in entries:
+        if _is_marker(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry, seen)
+        else:
+            yield str(entry)
+
+
+def _glob(pattern: str) -> Iterator[str]:
+    literal = set(Path(pattern).parts)
+    # Path.glob takes no absolute pattern.
+    for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207
+        path = Path(match)
+        if any(_is_marker(part) for part in path.parts if part not in literal):
+            continue
+        if path.is_dir():
+            yield from _walk(path, set())
+        else:
+            yield str(path)
+
+
+def _is_marker(name: str) -> bool:
+    """Whether a name is bookkeeping (`_SUCCESS`, `.part.crc`), not data."""
+    if name.endswith(".crc"):
+        return True
+    # `_year=2024` is a partition folder of data, as in Spark.
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _source(path: str) -> SourceFile:
+    try:
+        info = Path(path).stat()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}", "Check the path and its links.") from error
+    if not stat.S_ISREG(info.st_mode):
+        raise InputError(f"{path}: not a regular file", "Write the data to a file first.")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{path}: not readable", "Give this user the right to read it.")
+    return SourceFile(path, info.st_size, str(info.st_mtime_ns))

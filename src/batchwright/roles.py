@@ -1,0 +1,215 @@
+"""What one process of a run does: prepare and order rows, or run chunks on an engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from batchwright.config.job import Job
+from batchwright.core.errors import BatchwrightError, JobError
+from batchwright.core.ports import EngineSettings, Tokenizer
+from batchwright.core.records import Split
+from batchwright.engines.feeder import Supervisor
+from batchwright.engines.process import EngineProcess
+from batchwright.order import Sequencer
+from batchwright.prepare import Preparer
+from batchwright.rundir import layout
+from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.ledger import Ledger, new_worker_name
+from batchwright.rundir.manifest import Manifest, read_manifest
+from batchwright.rundir.prepared import prepared_receipt
+from batchwright.rundir.state import RunState
+from batchwright.rundir.storage import Storage
+from batchwright.tokens.load import load_tokenizer
+from batchwright.wiring import engine_target
+from batchwright.worker import Heartbeat, Worker
+
+# While no split is free, other workers' claims are looked at this often.
+LOOK_AGAIN_S = 0.5
+
+DEFAULT_MAX_NUM_SEQS = {"vllm": 256, "fake": 256}
+
+# What the engine is told through the model section, by the engine's own names.
+_MODEL_OPTIONS = ("dtype", "revision", "tokenizer", "trust_remote_code")
+
+
+def attend(run_dir: Path, role: str, name: str, stop: threading.Event) -> None:
+    """Do one role's work for a run until nothing is left, and tell the run how it ended.
+
+    Raises:
+        BatchwrightError: what ended the work early; it also stands in the worker's heartbeat.
+    """
+    storage = Storage(run_dir)
+    manifest = read_manifest(storage)
+    job = Job.model_validate(manifest.job)
+    if role not in ROLES:
+        raise JobError(f"--role {role}: there are {', '.join(ROLES)}")
+    try:
+        ROLES[role](storage, manifest, job, name, stop)
+    except BatchwrightError as error:
+        _report(storage, job, name, error)
+        raise
+
+
+def infer(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
+    """Run chunks on an engine of this process's own."""
+    clock = SystemClock()
+    tokenizer = job_tokenizer(job)
+    log_path = storage.local_path(f"{layout.LOGS}/{name}.engine.log") or Path("engine.log")
+
+    def make_engine() -> EngineProcess:
+        return EngineProcess(
+            engine_target(job.engine.kind),
+            log_path=log_path,
+            start_timeout_s=job.engine.start_timeout_s,
+            hang_timeout_s=job.engine.hang_timeout_s,
+        )
+
+    supervisor = Supervisor(
+        make_engine,
+        engine_settings(manifest, job, tokenizer),
+        row_timeout_s=job.run.row_timeout_s,
+        monotonic=clock.monotonic,
+    )
+    Worker(storage, job, name, clock, supervisor, tokenizer).run(stop)
+
+
+def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> EngineSettings:
+    """What the engine is started with; the job's own engine options win."""
+    options = dict(job.engine.options)
+    max_num_seqs = int(options.pop("max_num_seqs", DEFAULT_MAX_NUM_SEQS[job.engine.kind]))
+    options.pop("max_model_len", None)
+    if job.engine.kind == "vllm":
+        for key in _MODEL_OPTIONS:
+            value = getattr(job.model, key)
+            if value is not None:
+                options.setdefault(key, value)
+    return EngineSettings(
+        kind=job.engine.kind,
+        model=job.model.name,
+        max_num_seqs=max_num_seqs,
+        max_model_len=manifest.max_model_len,
+        eos_token_ids=tokenizer.eos_token_ids,
+        vocab_size=tokenizer.vocab_size,
+        options=options,
+    )
+
+
+def prepare(
+    storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event
+) -> None:
+    """Prepare splits, and put them in order if no other worker does, until the order is complete.
+
+    A preparer with nothing left to prepare stays: it takes over if the one that orders dies.
+    """
+    ledger = Ledger(storage, name, SystemClock(), job.run.lease_s)
+    splits_done = 0
+
+    def state() -> dict[str, Any]:
+        return {"role": "prepare", "splits": splits_done}
+
+    with Heartbeat(ledger, state, job.run.lease_s):
+        ledger.refresh()
+        order = RunState(storage)
+        order.refresh_order()
+        if order.ordered:
+            return
+        preparer = Preparer(storage, manifest, job, job_tokenizer(job))
+        todo = list(manifest.splits)
+        sequencer: Sequencer | None = None
+        while not stop.is_set():
+            if sequencer is None and ledger.claim(layout.ORDER_UNIT):
+                sequencer = Sequencer(storage, manifest)
+            split = _next_split(storage, ledger, todo)
+            if split is not None:
+                _prepare_split(preparer, split, sequencer, stop)
+                splits_done += 1
+            advanced = sequencer.advance() if sequencer else bool(order.refresh_order())
+            if order.ordered or (sequencer and sequencer.finished):
+                return
+            if split is None and not advanced:
+                stop.wait(LOOK_AGAIN_S)
+
+
+def _prepare_split(
+    preparer: Preparer, split: Split, sequencer: Sequencer | None, stop: threading.Event
+) -> None:
+    for _ in preparer.prepare(split):
+        if sequencer:  # a large file that is one split must not keep the engine waiting
+            sequencer.advance()
+        if stop.is_set():
+            return
+
+
+def _next_split(storage: Storage, ledger: Ledger, todo: list[Split]) -> Split | None:
+    """Claim the first split that is neither done nor in another living worker's hands."""
+    for split in list(todo):
+        if _is_prepared(storage, split.ordinal):
+            todo.remove(split)
+        elif ledger.claim(layout.split_unit(split.ordinal)):
+            todo.remove(split)
+            return split
+    return None
+
+
+def _is_prepared(storage: Storage, split: int) -> bool:
+    number = 0
+    while (receipt := prepared_receipt(storage, split, number)) is not None:
+        if receipt.last:
+            return True
+        number += 1
+    return False
+
+
+def both(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
+    """Prepare in a process beside, and run chunks here: a pod that needs nobody else."""
+    command = [
+        sys.executable, "-m", "batchwright", "worker", str(storage.root),
+        "--role", "prepare", "--name", f"{name}-prepare",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as beside:
+        try:
+            infer(storage, manifest, job, name, stop)
+        finally:
+            beside.terminate()
+
+
+ROLES = {"infer": infer, "prepare": prepare, "both": both}
+
+
+def job_tokenizer(job: Job) -> Tokenizer:
+    """The tokenizer of the job's model."""
+    model = job.model
+    return load_tokenizer(
+        name=model.name,
+        tokenizer=model.tokenizer,
+        revision=model.revision,
+        trust_remote_code=model.trust_remote_code,
+        chat_template_path=model.chat_template,
+    )
+
+
+def _report(storage: Storage, job: Job, name: str, error: BatchwrightError) -> None:
+    ledger = Ledger(storage, name, SystemClock(), job.run.lease_s)
+    body: dict[str, Any] = {
+        "kind": type(error).__name__,
+        "message": error.message,
+        "hint": error.hint,
+    }
+    ledger.heartbeat({"error": body}, ended=True)
+
+
+def stop_with_parent(stop: threading.Event) -> None:
+    """Set `stop` when standard input ends: that is how a worker sees that its parent is gone."""
+
+    def watch() -> None:
+        sys.stdin.buffer.read()
+        stop.set()
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+__all__ = ["attend", "infer", "job_tokenizer", "new_worker_name", "prepare", "stop_with_parent"]

@@ -1,0 +1,73 @@
+"""Which chunk a worker takes next: the first free one, then those of workers that fell silent."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from batchwright.core.records import Chunk
+from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.state import RunState
+from batchwright.rundir.storage import Storage
+
+# Files are listed at most this often while there is nothing new to claim.
+LOOK_AGAIN_S = 0.25
+
+
+class ChunkQueue:
+    """Claims chunks for one worker, in the order's own order."""
+
+    def __init__(self, storage: Storage, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._state = RunState(storage)
+        self._untouched: deque[Chunk] = deque()
+        self._claimed_by_others: dict[str, Chunk] = {}
+        self._mine: set[str] = set()
+        self._looked_at = float("-inf")
+        self._ledger.refresh()
+        self._state.refresh_receipts()
+
+    def take(self, now: float) -> Chunk | None:
+        """Claim a chunk; None if none is free now. `now` is monotonic seconds."""
+        chunk = self._take_untouched()
+        if chunk is None and now - self._looked_at >= LOOK_AGAIN_S:
+            self._looked_at = now
+            self._look()
+            chunk = self._take_untouched() or self._take_over()
+        return chunk
+
+    def finished(self) -> bool:
+        """Whether every chunk there will ever be has a receipt, by the last look."""
+        if not self._state.ordered or self._untouched or self._claimed_by_others:
+            return False
+        return not (self._mine - self._state.receipts.keys())
+
+    def mark_done(self, chunk: Chunk) -> None:
+        """The chunk has a receipt, ours or another's."""
+        self._mine.discard(chunk.name)
+
+    def _look(self) -> None:
+        self._state.refresh_receipts()
+        for batch in self._state.refresh_order():
+            for chunk in batch.chunks:
+                if chunk.name not in self._state.receipts:
+                    self._untouched.append(chunk)
+        for name in list(self._claimed_by_others):
+            if name in self._state.receipts:
+                del self._claimed_by_others[name]
+
+    def _take_untouched(self) -> Chunk | None:
+        while self._untouched:
+            chunk = self._untouched.popleft()
+            if self._ledger.claim(chunk.name):
+                self._mine.add(chunk.name)
+                return chunk
+            self._claimed_by_others[chunk.name] = chunk
+        return None
+
+    def _take_over(self) -> Chunk | None:
+        for name, chunk in list(self._claimed_by_others.items()):
+            if self._ledger.claim(name):
+                del self._claimed_by_others[name]
+                self._mine.add(name)
+                return chunk
+        return None

@@ -1,0 +1,70 @@
+"""Read prepared parts: whole, or the rows of a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from batchwright.core.records import PreparedReceipt, Slice
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.storage import Storage
+
+
+def prepared_receipt(storage: Storage, split: int, part: int) -> PreparedReceipt | None:
+    """Receipt of a prepared part, or None if it is not there yet."""
+    path = layout.prepared_receipt(split, part)
+    raw = storage.read_if_there(path)
+    return None if raw is None else artifacts.load(PreparedReceipt, raw, path)
+
+
+def open_part(
+    storage: Storage, file: str, columns: Sequence[str] = ()
+) -> pa.ipc.RecordBatchFileReader:
+    """A prepared part; only what is asked of it is read and decompressed."""
+    local = storage.local_path(file)
+    source = pa.py_buffer(storage.read(file)) if local is None else pa.memory_map(str(local))
+    if not columns:
+        return pa.ipc.open_file(source)
+    schema = pa.ipc.open_file(source).schema
+    wanted = [schema.get_field_index(name) for name in columns]
+    return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+
+
+def read_columns(storage: Storage, file: str, columns: Sequence[str]) -> pa.Table:
+    """Some columns of a prepared part."""
+    return open_part(storage, file, columns).read_all()
+
+
+def read_slices(
+    storage: Storage, slices: Sequence[Slice]
+) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The prepared rows of a chunk and their row numbers, in the chunk's order."""
+    tables: list[pa.Table] = []
+    numbers = []
+    opened: dict[str, pa.ipc.RecordBatchFileReader] = {}
+    for piece in slices:
+        if piece.part not in opened:
+            opened[piece.part] = open_part(storage, piece.part)
+        tables.append(_rows(opened[piece.part], piece.start, piece.stop))
+        numbers.append(np.arange(piece.start, piece.stop, dtype=np.int64) + piece.first_row)
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    return table, np.concatenate(numbers)
+
+
+def _rows(reader: pa.ipc.RecordBatchFileReader, start: int, stop: int) -> pa.Table:
+    """Rows [start, stop): only the record batches that hold them are decompressed."""
+    batches = []
+    first = 0
+    for index in range(reader.num_record_batches):
+        batch = reader.get_batch(index)
+        after = first + batch.num_rows
+        if first < stop and after > start:
+            low, high = max(start - first, 0), min(stop - first, batch.num_rows)
+            batches.append(batch.slice(low, high - low))
+        first = after
+        if first >= stop:
+            break
+    return pa.Table.from_batches(batches, reader.schema)

@@ -1,0 +1,181 @@
+"""Look at the job, its input and its model once, before anything is started."""
+
+from __future__ import annotations
+
+import difflib
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import batchwright
+from batchwright.config.job import Job
+from batchwright.core.errors import InputError, JobError, RowError
+from batchwright.core.ids import digest
+from batchwright.core.ports import Tokenizer
+from batchwright.core.records import SourceFile
+from batchwright.prepare import make_prompt_builder, make_row_sampling
+from batchwright.read.files import list_files
+from batchwright.read.rows import input_type, peek
+from batchwright.read.sniff import detect_format
+from batchwright.read.splits import cut_splits
+from batchwright.roles import job_tokenizer
+from batchwright.rundir.manifest import Manifest, encode_input_type
+from batchwright.tokens.context import context_length
+
+# Rows looked at before the run: if none of them has the prompt's field, it is the job's fault.
+ROWS_LOOKED_AT = 20
+
+# Until the plan knows the data's lengths, a longer context would cost memory for nothing.
+DEFAULT_MAX_MODEL_LEN = 8192
+
+
+def survey(job: Job) -> Manifest:
+    """What the run will be, or the one error that says why it cannot be.
+
+    Raises:
+        JobError: the job file, the model folder or the prompt is wrong.
+        InputError: there is no input, or it cannot be read.
+    """
+    if job.engine.kind != "fake" and not job.model.name:
+        raise JobError(
+            "no model is given", "Name one: --model NAME, or model.name in the job file."
+        )
+    files = list_files(job.input.path)
+    input_format = detect_format(files, job.input.format)
+    first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT)
+    splits = cut_splits(files, input_format)
+    if not splits:
+        raise InputError(f"no rows in {job.input.path}", "Every file is empty.")
+    tokenizer = job_tokenizer(job)
+
+    make_row_sampling(job)
+    chat = wants_chat(job, tokenizer)
+    _check_prompt(job, first_rows, tokenizer, chat=chat, envelopes=input_format == "openai-batch")
+    max_model_len = choose_max_model_len(job)
+    return Manifest(
+        job=job.model_dump(mode="json"),
+        tools=_tools(),
+        files=tuple(files),
+        splits=tuple(splits),
+        format=input_format,
+        input_type=encode_input_type(input_type(files, input_format)),
+        id_column=choose_id_column(job.input.id, input_format, first_rows),
+        chat=chat,
+        max_model_len=max_model_len,
+        fingerprint=_fingerprint(job, files, input_format, max_model_len),
+    )
+
+
+def wants_chat(job: Job, tokenizer: Tokenizer) -> bool:
+    """Whether column and template prompts are sent as chat messages."""
+    asked = job.prompt.chat
+    if (asked or job.prompt.messages) and not tokenizer.has_chat_template:
+        raise JobError(
+            f"the model {job.model.name} has no chat template",
+            "Give one (model.chat_template: FILE), or use prompts that are plain text.",
+        )
+    if asked is not None:
+        return asked
+    return tokenizer.has_chat_template and tokenizer.exact
+
+
+def choose_id_column(asked: str, input_format: str, first_rows: Sequence[dict[str, Any]]) -> str:
+    """The column that identifies a row; empty when its number does."""
+    if input_format == "openai-batch":
+        return "custom_id"
+    if asked == "row":
+        return ""
+    names = {name for row in first_rows for name in row}
+    if asked == "auto":
+        return next((name for name in ("custom_id", "id") if name in names), "")
+    if names and asked not in names:
+        raise JobError(f"input.id: no row has a column {asked}{_nearest(asked, names)}")
+    return asked
+
+
+def choose_max_model_len(job: Job) -> int:
+    """Prompt and output tokens of one row at most."""
+    own = context_length(job.model.name, job.model.revision) if job.model.name else None
+    asked = job.engine.options.get("max_model_len")
+    if asked is None:
+        return min(own or DEFAULT_MAX_MODEL_LEN, DEFAULT_MAX_MODEL_LEN)
+    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 2:
+        raise JobError(f"engine.options.max_model_len: a number of tokens (got {asked!r})")
+    if own is not None and asked > own:
+        raise JobError(
+            f"engine.options.max_model_len is {asked}, but the model's own context is {own} tokens"
+        )
+    return asked
+
+
+def _check_prompt(
+    job: Job,
+    first_rows: Sequence[dict[str, Any]],
+    tokenizer: Tokenizer,
+    *,
+    chat: bool,
+    envelopes: bool,
+) -> None:
+    """If not one of the first rows has what the prompt needs, the job is wrong, not the rows."""
+    builder = make_prompt_builder(job, chat=chat)
+    if envelopes or not first_rows:
+        return
+    problems = []
+    for row in first_rows:
+        try:
+            prompt = builder.build(row)
+            if prompt.messages is None or tokenizer.has_chat_template:
+                return
+            problems.append(RowError("no_chat_template", "the rows hold messages, but the model "
+                                     f"{job.model.name} has no chat template"))  # fmt: skip
+        except RowError as problem:
+            problems.append(problem)
+    if all(problem.code in {"missing_field", "no_chat_template", "missing_prompt"}
+           for problem in problems):  # fmt: skip
+        names = sorted({name for row in first_rows for name in row})
+        raise JobError(
+            f"prompt: {problems[0].message} (so in each of the first {len(problems)} rows)",
+            f"The rows have: {', '.join(names)}. Set prompt.column, prompt.messages or "
+            "prompt.template (--prompt).",
+        )
+
+
+def _fingerprint(
+    job: Job, files: Sequence[SourceFile], input_format: str, max_model_len: int
+) -> dict[str, Any]:
+    """What may not change between two starts of a run."""
+    template = job.model.chat_template
+    return {
+        "input": {
+            "files": {file.path: f"{file.size} bytes, {file.identity}" for file in files},
+            "format": input_format,
+            **job.input.model_dump(mode="json", include={"id", "duplicate_ids", "limit"}),
+        },
+        "prompt": job.prompt.model_dump(mode="json"),
+        "model": {
+            **job.model.model_dump(mode="json", include={"name", "revision", "tokenizer"}),
+            "chat_template": digest(Path(template).read_text()) if template else None,
+        },
+        "sampling": job.sampling.model_dump(mode="json", exclude_none=True),
+        "task": job.task,
+        "plan": {"over_length": job.plan.over_length, "max_model_len": max_model_len},
+        "engine": {"kind": job.engine.kind},
+    }
+
+
+def _tools() -> dict[str, str]:
+    return {
+        "batchwright": batchwright.__version__,
+        "python": platform.python_version(),
+        "pyarrow": pa.__version__,
+    }
+
+
+def _nearest(name: str, names: set[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; there are: {', '.join(sorted(names))}"

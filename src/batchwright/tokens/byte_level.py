@@ -1,0 +1,56 @@
+"""One token per byte: for dry runs without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batchwright.core.records import Prompt
+from batchwright.tokens.chat import check_last_role
+
+
+class ByteTokenizer:
+    """UTF-8 bytes as token ids. Lengths are estimates, about four times too long for English."""
+
+    @property
+    def vocab_size(self) -> int:
+        """256."""
+        return 256
+
+    @property
+    def exact(self) -> bool:
+        """False: no model has this tokenizer."""
+        return False
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """None."""
+        return ()
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def has_chat_template(self) -> bool:
+        """True, so that a dry run takes chat data."""
+        return True
+
+    def render_chat(self, prompt: Prompt) -> str:
+        """One `role: content` line per message, and the header of the answer."""
+        messages = prompt.messages or []
+        check_last_role(messages)
+        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        return "".join([*lines, "assistant:"])
+
+    def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:  # noqa: ARG002
+        """Texts to their bytes."""
+        return [list(text.encode("utf-8", "replace")) for text in texts]
+
+    def decode(
+        self,
+        token_ids: Sequence[Sequence[int]],
+        prompts: Sequence[Sequence[int]],  # noqa: ARG002
+    ) -> list[str]:
+        """Bytes to texts; what is no UTF-8 becomes U+FFFD."""
+        return [bytes(ids).decode("utf-8", "replace") for ids in token_ids]

@@ -1,0 +1,87 @@
+"""The small JSON files beside a model: where they are, and what they say of its tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from batchwright.core.errors import JobError
+
+
+def is_folder(name: str) -> bool:
+    """Whether `name` is a local folder; a hub id is not.
+
+    Raises:
+        JobError: it is plainly a path, but there is no such folder.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return True
+    if path.exists():
+        raise JobError(
+            f"{name} is a file, not a model folder",
+            "Give the folder; for a single-file model, set model.tokenizer to a tokenizer.",
+        )
+    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise JobError(f"there is no folder {name}", "Check model.name and model.tokenizer.")
+    return False
+
+
+def read_json(name: str, file: str, revision: str | None) -> dict[str, Any]:
+    """A JSON file of a model folder or hub repository; empty when there is none.
+
+    Raises:
+        JobError: the file is damaged, or the hub refuses.
+    """
+    path = Path(name) / file if is_folder(name) else _from_hub(name, file, revision)
+    if path is None or not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise JobError(f"{path} cannot be read: {error}", "Copy the model again.") from None
+    if not isinstance(value, dict):
+        raise JobError(f"{path} holds no JSON object", "Copy the model again.")
+    return value
+
+
+def _from_hub(name: str, file: str, revision: str | None) -> Path | None:
+    from transformers.utils.hub import cached_file
+
+    try:
+        found = cached_file(
+            name, file, revision=revision, _raise_exceptions_for_missing_entries=False
+        )
+    except (OSError, ValueError) as error:
+        raise not_reachable(name, error) from None
+    return None if found is None else Path(found)
+
+
+def not_reachable(name: str, error: BaseException) -> JobError:
+    """The error for a name that is neither a folder nor to be had from the hub."""
+    first = str(error).strip().partition("\n")[0]
+    return JobError(
+        f"{name} is no folder here, and the hub does not give it: {first}",
+        "Give the path of a downloaded model, or check the name, the network and HF_TOKEN.",
+    )
+
+
+def token_ids(configs: Iterable[dict[str, Any]], field: str) -> set[int]:
+    """The ids under `field` of several configs: an integer or a list, here or in `text_config`."""
+    found: set[int] = set()
+    for config in with_text_config(configs):
+        value = config.get(field)
+        items = value if isinstance(value, list) else [value]
+        found.update(item for item in items if type(item) is int)
+    return found
+
+
+def with_text_config(configs: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Each config, and its `text_config` where a multimodal model has one."""
+    for config in configs:
+        yield config
+        inner = config.get("text_config")
+        if isinstance(inner, dict):
+            yield inner

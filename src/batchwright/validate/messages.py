@@ -1,0 +1,129 @@
+"""Chat messages and tools: checked, and brought to the one form that chat templates read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from batchwright.core.errors import RowError
+
+ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
+
+_MEDIA = frozenset(
+    {"image", "image_url", "input_image", "audio", "audio_url", "input_audio", "video",
+     "video_url", "file", "input_file"}
+)  # fmt: skip
+
+_PLAIN_KEYS = {"role", "content"}
+
+
+def parse_messages(value: Any) -> list[dict[str, Any]]:
+    """A list of messages, or the JSON text of one, as chat templates want it.
+
+    Text parts become one text (joined by line feeds, as vLLM does), null keys are dropped, and
+    the arguments of tool calls become objects. The input is not changed.
+
+    Raises:
+        RowError: `bad_messages` naming the index, `empty_prompt`, `unsupported` for media.
+    """
+    messages = _json_list(value, "messages")
+    if not messages:
+        raise RowError("empty_prompt", "the list of messages is empty")
+    return [_message(index, message) for index, message in enumerate(messages)]
+
+
+def parse_tools(value: Any) -> list[dict[str, Any]] | None:
+    """The row's tools: a list of objects, or the JSON text of one; None when there are none."""
+    if value is None:
+        return None
+    tools = _json_list(value, "tools")
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict):
+            raise RowError("bad_messages", f"tool {index} is not an object")
+    return tools or None
+
+
+def _json_list(value: Any, what: str) -> list[Any]:
+    if isinstance(value, str):
+        if not value:
+            raise RowError("empty_prompt", f"the {what} are an empty text")
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise RowError("bad_messages", f"the {what} are text but no JSON: {error}") from None
+    if not isinstance(value, list):
+        raise RowError("bad_messages", f"the {what} are not a list but {_kind(value)}")
+    return value
+
+
+def _message(index: int, message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise RowError("bad_messages", f"message {index} is not an object but {_kind(message)}")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        known = ", ".join(sorted(ROLES))
+        raise RowError("bad_messages", f"message {index} has the role {role!r}; known: {known}")
+    if type(message.get("content")) is str and message.keys() == _PLAIN_KEYS:
+        return message
+    clean = {key: item for key, item in message.items() if item is not None}
+    if not clean.get("tool_calls"):
+        clean.pop("tool_calls", None)
+    else:
+        clean["tool_calls"] = _tool_calls(index, clean["tool_calls"])
+    clean["content"] = _content(index, clean)
+    return clean
+
+
+def _content(index: int, message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    if content is None:
+        # vLLM renders a tool call's missing content as empty text too.
+        if "tool_calls" in message:
+            return ""
+        raise RowError("bad_messages", f"message {index} has no content")
+    if not isinstance(content, list):
+        raise RowError(
+            "bad_messages", f"the content of message {index} is neither text nor a list of parts"
+        )
+    return "\n".join(_part(index, part) for part in content)
+
+
+def _part(index: int, part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    if kind in _MEDIA:
+        raise RowError("unsupported", f"message {index} has a part of type {kind}")
+    raise RowError("bad_messages", f"message {index} has a part that is no {{type, text}}")
+
+
+def _tool_calls(index: int, calls: Any) -> list[dict[str, Any]]:
+    if not isinstance(calls, list):
+        raise RowError("bad_messages", f"the tool_calls of message {index} are not a list")
+    return [_tool_call(index, call) for call in calls]
+
+
+def _tool_call(index: int, call: Any) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise RowError("bad_messages", f"message {index} has a tool call without function.name")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments or "{}")
+        except orjson.JSONDecodeError:
+            arguments = False
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        raise RowError(
+            "bad_messages", f"message {index} has tool call arguments that are no JSON object"
+        )
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__

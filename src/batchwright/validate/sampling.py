@@ -1,0 +1,84 @@
+"""Sampling of one row: the job's fields with the row's own on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from batchwright.core.errors import JobError, RowError
+from batchwright.core.ids import canonical_json
+from batchwright.core.sampling import FIELD_NAMES, UNSUPPORTED, nearest, row_sampling
+
+DEFAULT_MAX_TOKENS = 512
+
+# Rows with a seed each would otherwise fill the memory.
+_CACHE_SIZE = 4096
+
+# A date must not share the key of the text that it looks like.
+_KEY_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+
+
+class RowSampling:
+    """Merges a row's sampling fields into the job's.
+
+    Args:
+        defaults: the job's fields, by vLLM's names, after preset and overrides.
+        row_fields: columns that a row may set; None for every column named like a sampling
+            field, an empty set for none.
+
+    Raises:
+        JobError: a default is wrong, or `row_fields` names something else than sampling fields.
+    """
+
+    def __init__(self, defaults: Mapping[str, Any], row_fields: frozenset[str] | None) -> None:
+        try:
+            self._defaults = row_sampling(dict(defaults))
+        except RowError as error:
+            raise JobError(f"sampling: {error.message}") from None
+        self._names = FIELD_NAMES | UNSUPPORTED if row_fields is None else row_fields
+        if row_fields is not None:
+            _check_names(row_fields)
+        self._cache: dict[bytes, tuple[str, int]] = {}
+        self._default = self._merge({})
+
+    def resolve(self, record: Mapping[str, Any]) -> tuple[str, int]:
+        """Canonical JSON of all fields but `max_tokens`, and `max_tokens`. Raises RowError."""
+        if self._names.isdisjoint(record):
+            return self._default
+        return self.resolve_fields(
+            {name: value for name, value in record.items() if name in self._names}
+        )
+
+    def resolve_fields(self, fields: Mapping[str, Any]) -> tuple[str, int]:
+        """The same for fields that are known to be meant as sampling fields."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        if not given:
+            return self._default
+        try:
+            key = orjson.dumps(given, option=_KEY_OPTIONS)
+        except orjson.JSONEncodeError:
+            return self._merge(given)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._merge(given)
+            if len(self._cache) >= _CACHE_SIZE:
+                self._cache.clear()
+            self._cache[key] = found
+        return found
+
+    def _merge(self, given: dict[str, Any]) -> tuple[str, int]:
+        merged = {"max_tokens": DEFAULT_MAX_TOKENS, **self._defaults, **row_sampling(given)}
+        max_tokens = merged.pop("max_tokens")
+        if merged.get("min_tokens", 0) > max_tokens:
+            raise RowError(
+                "bad_sampling", f"min_tokens {merged['min_tokens']} is above {max_tokens=}"
+            )
+        return canonical_json(merged), max_tokens
+
+
+def _check_names(row_fields: frozenset[str]) -> None:
+    for name in sorted(row_fields - FIELD_NAMES):
+        what = "is not supported" if name in UNSUPPORTED else "is no sampling field"
+        raise JobError(f"sampling.row_fields: {name} {what}{nearest(name)}")

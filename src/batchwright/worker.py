@@ -1,0 +1,332 @@
+"""What runs on every machine: chunk -> requests -> engine -> outcomes -> committed part."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from batchwright.config.job import Job
+from batchwright.core.errors import Stopped
+from batchwright.core.ports import Clock, EngineInfo, Tokenizer
+from batchwright.core.records import Chunk, Outcome, Receipt, Request
+from batchwright.engines.feeder import Supervisor
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.chunk_queue import ChunkQueue
+from batchwright.rundir.events import Events
+from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.prepared import read_slices
+from batchwright.rundir.storage import Storage
+from batchwright.write.parts import build_part, encode_part, summarise
+
+# A second chunk may wait for its commit while a third runs; more would only use memory.
+COMMITS_AT_ONCE = 2
+
+STEP_TIMEOUT_S = 0.1
+
+
+@dataclass(slots=True)
+class _ActiveChunk:
+    """A claimed chunk: the rows that still have to go in, and the outcomes that came out."""
+
+    chunk: Chunk
+    prepared: pa.Table
+    rows: npt.NDArray[np.int64]
+    requests: Iterator[Request]
+    started_at: float
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.outcomes) == len(self.rows)
+
+
+class Worker:
+    """Runs chunks on one engine until none is left.
+
+    The main thread only feeds the engine and collects outcomes. Detokenising, building and
+    writing parts happen in a thread of their own, while the next chunk is already running.
+    """
+
+    def __init__(
+        self, storage: Storage, job: Job, name: str, clock: Clock, supervisor: Supervisor,
+        tokenizer: Tokenizer,
+    ) -> None:  # fmt: skip
+        self._storage = storage
+        self._job = job
+        self._name = name
+        self._clock = clock
+        self._supervisor = supervisor
+        self._tokenizer = tokenizer
+        self._ledger = Ledger(storage, name, clock, job.run.lease_s)
+        self._events = Events(storage, name, clock)
+        self._queue = ChunkQueue(storage, self._ledger)
+        self._feeding: _ActiveChunk | None = None
+        self._owner: dict[int, _ActiveChunk] = {}
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._commits: deque[tuple[Chunk, Future[Receipt | None]]] = deque()
+        self._engine: EngineInfo | None = None
+        self._tally = _Tally()
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until every chunk has a receipt.
+
+        Raises:
+            Stopped: `stop` was set; chunks that were finished in the grace time are committed.
+            EngineError, StorageError: the run cannot go on here.
+        """
+        with Heartbeat(self._ledger, self._state, self._job.run.lease_s):
+            first = self._wait_for_work(stop)
+            if first is None:
+                return
+            self._tally.phase = "starting the engine"
+            self._engine = self._supervisor.start()
+            self._events.write("engine_up", name=self._engine.name, version=self._engine.version)
+            self._tally.phase = "running"
+            self._begin(first)
+            try:
+                self._loop(stop)
+            finally:
+                self._tally.phase = "stopping"
+                self._supervisor.stop()
+                self._committer.shutdown(wait=True)
+            self._collect_commits(limit=0)
+
+    def _wait_for_work(self, stop: threading.Event) -> Chunk | None:
+        """The first chunk. The engine is not loaded for a run that has nothing (left) to do."""
+        while True:
+            chunk = self._queue.take(self._clock.monotonic())
+            if chunk is not None:
+                return chunk
+            if self._queue.finished():
+                return None
+            if stop.wait(0.05):
+                raise Stopped("stopped before the engine was started")
+
+    def _loop(self, stop: threading.Event) -> None:
+        deadline: float | None = None
+        while True:
+            if stop.is_set() and deadline is None:
+                deadline = self._clock.monotonic() + self._job.run.grace_s
+            self._feed(claim=deadline is None)
+            if not self._owner and self._feeding is None:
+                if deadline is not None:
+                    raise Stopped("stopped; every chunk that was begun is committed")
+                if self._idle(stop):
+                    return
+                continue
+            if deadline is not None and self._clock.monotonic() > deadline:
+                raise Stopped("stopped; the chunks that were not finished will be run again")
+            for outcome in self._supervisor.step(STEP_TIMEOUT_S):
+                self._take_in(outcome)
+            self._collect_commits(limit=COMMITS_AT_ONCE)
+
+    def _idle(self, stop: threading.Event) -> bool:
+        """Nothing is in the engine: True if the run is done, else wait a little."""
+        self._collect_commits(limit=0)
+        if self._queue.finished():
+            return True
+        self._tally.phase = "waiting for rows"
+        stop.wait(0.02)
+        return False
+
+    def _feed(self, *, claim: bool) -> None:
+        """Fill the engine; the next chunk flows in while the last one drains."""
+        room = self._supervisor.room()
+        batch: list[Request] = []
+        while len(batch) < room:
+            if self._feeding is None:
+                chunk = self._queue.take(self._clock.monotonic()) if claim else None
+                if chunk is None:
+                    break
+                self._begin(chunk)
+            active = self._feeding
+            assert active is not None, "_begin sets it"
+            request = next(active.requests, None)
+            if request is None:
+                self._feeding = None
+                continue
+            self._owner[request.row] = active
+            batch.append(request)
+        if batch:
+            self._tally.phase = "running"
+            self._supervisor.submit(batch)
+
+    def _begin(self, chunk: Chunk) -> None:
+        prepared, rows = read_slices(self._storage, chunk.slices)
+        self._feeding = _ActiveChunk(
+            chunk, prepared, rows, make_requests(prepared, rows), self._clock.monotonic()
+        )
+
+    def _take_in(self, outcome: Outcome) -> None:
+        active = self._owner.pop(outcome.row)
+        active.outcomes.append(outcome)
+        self._tally.add(outcome)
+        if active.complete:
+            future = self._committer.submit(self._commit, active)
+            self._commits.append((active.chunk, future))
+
+    def _collect_commits(self, limit: int) -> None:
+        """Take note of finished commits; wait while more than `limit` are under way."""
+        while self._commits and (len(self._commits) > limit or self._commits[0][1].done()):
+            chunk, future = self._commits.popleft()
+            receipt = future.result()
+            self._queue.mark_done(chunk)
+            self._tally.committed(chunk.num_rows)
+            if receipt is None:
+                self._events.write("chunk_was_done_elsewhere", chunk=chunk.name)
+
+    def _commit(self, active: _ActiveChunk) -> Receipt | None:
+        """Write the part, then the receipt that makes it count; None if another was first."""
+        table = self._finish(active)
+        data = encode_part(table)
+        name = active.chunk.name
+        file = layout.output_part(name, uuid.uuid4().hex[:8])
+        self._storage.publish(file, data)
+        receipt = Receipt(
+            generation=active.chunk.generation,
+            chunk=active.chunk.number,
+            file=file,
+            sha256=hashlib.sha256(data).hexdigest(),
+            rows=table.num_rows,
+            worker=self._name,
+            seconds=round(self._clock.monotonic() - active.started_at, 3),
+            **summarise(table),
+        )
+        if self._storage.commit(layout.receipt(name), artifacts.dump(receipt)):
+            return receipt
+        self._storage.delete(file)
+        return None
+
+    def _finish(self, active: _ActiveChunk) -> pa.Table:
+        """Outcomes to the rows of an output part."""
+        prompts = token_id_lists(active.prepared)
+        place = {row: index for index, row in enumerate(active.rows.tolist())}
+        texts = self._texts(active.outcomes, [prompts[place[one.row]] for one in active.outcomes])
+        return build_part(with_row_ids(active.prepared, active.rows), active.rows,
+                          active.outcomes, texts)  # fmt: skip
+
+    def _texts(self, outcomes: list[Outcome], prompts: list[list[int]]) -> list[str | None]:
+        to_decode = [
+            index
+            for index, outcome in enumerate(outcomes)
+            if outcome.text is None and outcome.error_code is None
+        ]
+        decoded = self._tokenizer.decode(
+            [answer_token_ids(outcomes[index]) for index in to_decode],
+            [prompts[index] for index in to_decode],
+        )
+        texts = [outcome.text for outcome in outcomes]
+        for index, text in zip(to_decode, decoded, strict=True):
+            texts[index] = text
+        return texts
+
+    def _state(self) -> dict[str, Any]:
+        """What the heartbeat tells the world."""
+        oldest = [[row, round(age_s, 1)] for row, age_s in self._supervisor.oldest()]
+        engine = _as_json(self._engine)
+        return {"role": "infer", **self._tally.as_json(), "oldest": oldest, "engine": engine}
+
+
+class _Tally:
+    """Counters of one worker, read by its heartbeat thread."""
+
+    def __init__(self) -> None:
+        self.phase = "waiting for rows"
+        self._finished = 0
+        self._committed = 0
+        self._tokens = 0
+
+    def add(self, outcome: Outcome) -> None:
+        self._finished += 1
+        self._tokens += len(outcome.token_ids)
+
+    def committed(self, rows: int) -> None:
+        self._committed += rows
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "phase": self.phase,
+            "uncommitted": self._finished - self._committed,
+            "completion_tokens": self._tokens,
+        }
+
+
+class Heartbeat:
+    """Publishes a sign of life from a thread of its own: starting an engine takes minutes."""
+
+    def __init__(self, ledger: Ledger, state: Any, lease_s: float) -> None:
+        self._ledger = ledger
+        self._state = state
+        self._interval_s = min(1.0, lease_s / 4)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> None:
+        self._ledger.heartbeat(self._state())
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._ledger.heartbeat(self._state(), ended=True)
+
+    def _beat(self) -> None:
+        while not self._done.wait(self._interval_s):
+            self._ledger.heartbeat(self._state())
+
+
+def make_requests(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> Iterator[Request]:
+    """Prepared rows to requests, in order."""
+    caps = prepared.column("max_tokens").to_pylist()
+    sampling = prepared.column("sampling").to_pylist()
+    columns = zip(rows.tolist(), token_id_lists(prepared), caps, sampling, strict=True)
+    return (Request(*columns_of_row) for columns_of_row in columns)
+
+
+def token_id_lists(prepared: pa.Table) -> list[list[int]]:
+    """The prompts of prepared rows. Slicing one flat list is 20 times faster than to_pylist."""
+    lists: list[list[int]] = []
+    for chunk in prepared.column("token_ids").chunks:
+        offsets = chunk.offsets.to_numpy()
+        base = int(offsets[0])
+        flat = chunk.values.slice(base, int(offsets[-1]) - base).to_numpy().tolist()
+        edges = (offsets - base).tolist()
+        lists += [flat[start:stop] for start, stop in itertools.pairwise(edges)]
+    return lists
+
+
+def with_row_ids(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Rows without an id of their own are known by their number."""
+    ids = prepared.column("id")
+    if ids.null_count == 0:
+        return prepared
+    numbers = pa.array(rows).cast(pa.large_string())
+    filled = pa.compute.coalesce(ids, numbers)
+    return prepared.set_column(prepared.schema.get_field_index("id"), "id", filled)
+
+
+def answer_token_ids(outcome: Outcome) -> list[int]:
+    """Token ids of the answer, without a stop token that the row itself asked for."""
+    ids = outcome.token_ids
+    if ids and outcome.stop_reason == str(ids[-1]):
+        return ids[:-1]
+    return ids
+
+
+def _as_json(engine: EngineInfo | None) -> dict[str, Any] | None:
+    """The engine as plain data."""
+    if engine is None:
+        return None
+    return {"name": engine.name, "version": engine.version, "device": engine.device,
+            "pid": engine.pid}  # fmt: skip

@@ -1,0 +1,84 @@
+"""Committed parts to results: one format, one size, input order, the same bytes every time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from batchwright.core.records import Receipt
+from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
+from batchwright.write.files import JsonlWriter, ParquetWriter, ResultFolder, ResultWriter
+from batchwright.write.json_input import mixed_numbers, wide_integers
+from batchwright.write.merge import PartStorage, input_arrays, windows
+from batchwright.write.results import Columns, make_shape
+
+Format = Literal["parquet", "jsonl"]
+
+
+def export_results(
+    *,
+    parts: Sequence[Receipt],
+    rejected: Iterable[pa.Table],
+    storage: PartStorage,
+    out_dir: Path,
+    format: Format,
+    input_type: pa.DataType,
+    column_kinds: Mapping[str, Collection[str]],
+    columns: Columns,
+    target_file_bytes: int,
+    total_rows: int,
+) -> list[Path]:
+    """Write every row of the input exactly once, in order, and return the files.
+
+    Equal rows give equal bytes, whatever the chunks, the parts and the order of commits were.
+
+    Args:
+        parts: receipts of all generations, in any order; the newest outcome of a row wins.
+        rejected: tables with row, id, error_code, error and input, in order of rows. Something
+            that can be iterated again saves memory: a one-shot iterator may be kept whole.
+        storage: where the parts are.
+        out_dir: folder of the results; made if it does not exist.
+        format: `parquet` or `jsonl`.
+        input_type: type of the column `input` of the parts.
+        column_kinds: for JSON text, the kinds seen in each column over the whole data, columns in
+            order of appearance: null, bool, int, bigint, float, string, list, object.
+        columns: the input's own columns to keep.
+        target_file_bytes: a file is closed once it has this size.
+        total_rows: rows of the input.
+
+    Raises:
+        VerifyError: a row has no result or more than one.
+        StorageError: a file cannot be read or written.
+        JobError: `columns` names a column that no row has.
+    """
+    wide: set[str] = set()
+    mixed = mixed_numbers(column_kinds) if input_type == JSON_INPUT else []
+    if mixed and format == "parquet":
+        rejected = list(rejected) if isinstance(rejected, Iterator) else rejected
+        wide = wide_integers(_all_inputs(parts, rejected, storage), mixed)
+    shape = make_shape(input_type, column_kinds, wide, columns)
+    folder = ResultFolder(out_dir, f".{format}")
+    make_writer = ParquetWriter if format == "parquet" else JsonlWriter
+    writer: ResultWriter = make_writer(folder, shape, target_file_bytes)
+    try:
+        with folder.scratch() as scratch:
+            schema = part_schema(input_type)
+            for window in windows(parts, rejected, storage, schema, total_rows, scratch):
+                writer.add(window)
+        writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+    folder.succeed()
+    return folder.finished
+
+
+def _all_inputs(
+    parts: Sequence[Receipt], rejected: Iterable[pa.Table], storage: PartStorage
+) -> Iterator[pa.Array]:
+    yield from input_arrays(parts, storage)
+    for table in rejected:
+        yield from table.column(INPUT_COLUMN).cast(JSON_INPUT).chunks

@@ -1,0 +1,196 @@
+"""The input's own columns, kept as JSON text: parsed without losing a digit, and typed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batchwright.core.errors import VerifyError
+from batchwright.core.schemas import CONTRACT_NAMES, output_name
+
+_DOUBLE_EXACT_MAX = 2**53
+
+# orjson turns integers beyond 64 bits into floats, and floats lose digits beyond 17.
+_LONG_NUMBER = "[0-9]{19}"
+_BEYOND_DOUBLE = "[0-9]{16}"
+
+# Python refuses to make integers of more than 4300 digits from text.
+_INT_DIGITS_MAX = 4000
+
+_TYPES: dict[frozenset[str], pa.DataType] = {
+    frozenset(): pa.large_string(),
+    frozenset({"bool"}): pa.bool_(),
+    frozenset({"int"}): pa.int64(),
+    frozenset({"float"}): pa.float64(),
+    frozenset({"int", "float"}): pa.float64(),
+    frozenset({"string"}): pa.large_string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRows:
+    """JSON objects in two readings.
+
+    Attributes:
+        plain: usual Python values; NaN and infinities are floats.
+        exact: values for writing JSON: numbers keep their digits, those not finite are None.
+        loose: indices of the rows whose text is not strict JSON.
+    """
+
+    plain: list[dict[str, Any]]
+    exact: list[dict[str, Any]]
+    loose: frozenset[int]
+
+
+def output_names(columns: Iterable[str]) -> dict[str, str]:
+    """Each input column's name in the results; no two are the same."""
+    columns = list(columns)
+    names = {column: output_name(column) for column in columns}
+    taken = {column for column in columns if names[column] == column}
+    for column in columns:
+        if names[column] == column:
+            continue
+        while names[column] in taken or names[column] in CONTRACT_NAMES:
+            names[column] = f"input_{names[column]}"
+        taken.add(names[column])
+    return names
+
+
+def parse_rows(texts: pa.Array) -> ParsedRows:
+    """Parse JSON objects; null gives an object without members."""
+    raw: list[str | None] = texts.to_pylist()
+    plain, loose = _parse_strict(raw)
+    slow = loose | _indices(pc.match_substring_regex(texts, _LONG_NUMBER))
+    exact = plain
+    if slow:
+        exact = list(plain)
+        for i in slow:
+            text = raw[i] or "{}"
+            plain[i] = _object(json.loads(text, parse_int=_plain_int))
+            exact[i] = _object(
+                json.loads(
+                    text, parse_int=_exact_int, parse_float=_exact_float, parse_constant=_nothing
+                )
+            )
+    return ParsedRows(plain, exact, frozenset(loose))
+
+
+def _parse_strict(raw: list[str | None]) -> tuple[list[dict[str, Any]], set[int]]:
+    loads = orjson.loads
+    try:
+        return [_object(loads(text)) if text is not None else {} for text in raw], set()
+    except orjson.JSONDecodeError:
+        pass
+    plain: list[dict[str, Any]] = []
+    loose = set()
+    for i, text in enumerate(raw):
+        try:
+            plain.append(_object(loads(text)) if text is not None else {})
+        except orjson.JSONDecodeError:
+            plain.append({})
+            loose.add(i)
+    return plain, loose
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _plain_int(digits: str) -> int | None:
+    return int(digits) if len(digits) < _INT_DIGITS_MAX else None
+
+
+def _exact_int(digits: str) -> Any:
+    return orjson.Fragment(digits)
+
+
+def _exact_float(digits: str) -> Any:
+    return orjson.Fragment(digits) if math.isfinite(float(digits)) else None
+
+
+def _nothing(_name: str) -> None:
+    return None
+
+
+def _indices(mask: pa.Array) -> set[int]:
+    return set(pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist())  # noqa: FBT003
+
+
+def dump_json(value: Any) -> bytes:
+    """Strict JSON in UTF-8; a lone surrogate becomes U+FFFD."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(_without_surrogates(value))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
+    return value
+
+
+def wide_integers(texts: Iterable[pa.Array], columns: Collection[str]) -> set[str]:
+    """Those of `columns` that hold an integer which a double cannot hold."""
+    found: set[str] = set()
+    for array in texts:
+        for row in parse_rows(array.filter(pc.match_substring_regex(array, _BEYOND_DOUBLE))).plain:
+            found.update(name for name in columns if _is_wide(row.get(name, 0)))
+    return found
+
+
+def _is_wide(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) > _DOUBLE_EXACT_MAX
+
+
+def mixed_numbers(column_kinds: Mapping[str, Collection[str]]) -> list[str]:
+    """Columns with integers and floats and nothing else: doubles, unless integers are wide."""
+    return [
+        name for name, kinds in column_kinds.items() if set(kinds) - {"null"} == {"int", "float"}
+    ]
+
+
+def column_type(kinds: Collection[str]) -> pa.DataType | None:
+    """The Arrow type of a column, or None where only JSON text can hold all of its values."""
+    return _TYPES.get(frozenset(kinds) - {"null"})
+
+
+def build_column(rows: ParsedRows, name: str, kind: pa.DataType | None) -> pa.Array:
+    """One column of the rows; `kind` is from `column_type`."""
+    if kind is None:
+        return pa.array([_as_text(row.get(name)) for row in rows.exact], pa.large_string())
+    values = [row.get(name) for row in rows.plain]
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:
+        return pa.array([_without_surrogates(value) for value in values], kind)
+    except (pa.ArrowException, OverflowError) as error:
+        raise VerifyError(f"column {name!r} is not {kind} in every row: {error}") from error
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = dump_json(value).decode()
+    # Only NaN and infinities come out like this.
+    return None if text == "null" else text
+
+
+def check_columns(rows: ParsedRows, known: Collection[str]) -> None:
+    """No column may get lost because nobody announced it. Raises VerifyError."""
+    present: set[str] = set()
+    present.update(*rows.plain)
+    if not present.issubset(known):
+        lost = ", ".join(sorted(repr(name) for name in present.difference(known)))
+        raise VerifyError(f"rows have columns that no receipt of a prepared part names: {lost}")

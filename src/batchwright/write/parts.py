@@ -1,0 +1,155 @@
+"""Outcomes of a chunk to the one output part that holds them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from batchwright.core.errors import VerifyError
+from batchwright.core.records import Outcome
+from batchwright.core.schemas import INPUT_COLUMN, part_schema
+
+Rows = npt.NDArray[np.int64]
+
+# A reader holds one row group of compressed pages at a time.
+_ROW_GROUP_ROWS = 65_536
+
+_ZSTD_LEVEL = 1
+
+
+def name_rows(rows: Rows, limit: int = 10) -> str:
+    """Row numbers for a message: the first `limit`, then how many more."""
+    shown = ", ".join(str(row) for row in rows[:limit].tolist())
+    rest = len(rows) - limit
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def build_part(
+    prepared: pa.Table, rows: Rows, outcomes: Sequence[Outcome], texts: Sequence[str | None]
+) -> pa.Table:
+    """The part of a chunk, sorted by row.
+
+    Args:
+        prepared: the chunk's rows as prepared, in the order of `rows`.
+        rows: row numbers, int64, in any order.
+        outcomes: one per row, in any order.
+        texts: the text of each outcome, in the order of `outcomes`; ignored where it failed.
+
+    Raises:
+        VerifyError: outcomes and rows do not match one to one.
+    """
+    if prepared.num_rows != len(rows) or len(texts) != len(outcomes):
+        msg = (
+            f"a chunk of {len(rows)} rows came with {prepared.num_rows} prepared rows, "
+            f"{len(outcomes)} outcomes and {len(texts)} texts"
+        )
+        raise VerifyError(msg)
+    outcome_rows = np.fromiter((outcome.row for outcome in outcomes), np.int64, len(outcomes))
+    _check_one_to_one(rows, outcome_rows)
+    order = np.argsort(rows)
+    ranked = np.argsort(outcome_rows).tolist()
+    results = _result_columns([outcomes[i] for i in ranked], [texts[i] for i in ranked])
+    own = prepared.select(["id", "token_ids", "truncated", "warnings", INPUT_COLUMN]).take(order)
+    warnings = _with_empty_answers(own.column("warnings"), results["status"], results["text"])
+    columns = {
+        **results,
+        "row": pa.array(rows[order]),
+        "id": own.column("id"),
+        "prompt_tokens": pc.list_value_length(own.column("token_ids")).cast(pa.int32()),
+        "truncated": own.column("truncated"),
+        "warnings": warnings,
+        INPUT_COLUMN: own.column(INPUT_COLUMN),
+    }
+    schema = part_schema(own.schema.field(INPUT_COLUMN).type)
+    return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def _check_one_to_one(rows: Rows, outcome_rows: Rows) -> None:
+    wanted, got = np.sort(rows), np.sort(outcome_rows)
+    if np.array_equal(wanted, got) and not (wanted[1:] == wanted[:-1]).any():
+        return
+    faults = {
+        "in the chunk twice": np.unique(wanted[1:][wanted[1:] == wanted[:-1]]),
+        "without an outcome": np.setdiff1d(wanted, got),
+        "with an outcome nobody asked for": np.setdiff1d(got, wanted),
+        "with two outcomes": np.unique(got[1:][got[1:] == got[:-1]]),
+    }
+    found = [f"rows {what}: {name_rows(which)}" for what, which in faults.items() if len(which)]
+    raise VerifyError(f"outcomes do not match the chunk: {'; '.join(found)}")
+
+
+def _result_columns(outcomes: list[Outcome], texts: list[str | None]) -> dict[str, pa.Array]:
+    return {
+        "status": pa.array(["ok" if o.error_code is None else "failed" for o in outcomes]),
+        "text": pa.array(
+            [
+                text if outcome.error_code is None else None
+                for outcome, text in zip(outcomes, texts, strict=True)
+            ],
+            pa.large_string(),
+        ),
+        "finish_reason": pa.array([o.finish_reason for o in outcomes], pa.string()),
+        "stop_reason": pa.array([o.stop_reason for o in outcomes], pa.string()),
+        "completion_tokens": pa.array([len(o.token_ids) for o in outcomes], pa.int32()),
+        "cached_tokens": pa.array([o.cached_tokens for o in outcomes], pa.int32()),
+        "error_code": pa.array([o.error_code for o in outcomes], pa.string()),
+        "error": pa.array([o.error for o in outcomes], pa.large_string()),
+        "attempts": pa.array([o.attempts for o in outcomes], pa.int32()),
+    }
+
+
+def _with_empty_answers(warnings: pa.ChunkedArray, status: pa.Array, text: pa.Array) -> Any:
+    # An ok answer without text (None) is as empty as one of length 0.
+    blank = pc.fill_null(pc.equal(pc.binary_length(text), 0), True)  # noqa: FBT003
+    empty = np.flatnonzero(pc.and_(pc.equal(status, "ok"), blank).to_numpy(zero_copy_only=False))
+    if not len(empty):
+        return warnings
+    noted = warnings.to_pylist()
+    for i in empty.tolist():
+        noted[i] = [*(noted[i] or []), "empty_answer"]
+    return pa.array(noted, warnings.type)
+
+
+def encode_part(table: pa.Table) -> bytes:
+    """The part as a Parquet file: the same table gives the same bytes."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table.combine_chunks(),
+        sink,
+        compression="zstd",
+        compression_level=_ZSTD_LEVEL,
+        row_group_size=_ROW_GROUP_ROWS,
+    )
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def summarise(table: pa.Table) -> dict[str, Any]:
+    """What a Receipt says of its part, by the names of its fields.
+
+    `truncated` counts the *answers* that were cut (finish_reason `length`), which is what people
+    mean by it; the column `truncated` of the table is about the prompt. `first_row` and
+    `last_row` are -1 for a part without rows.
+    """
+    total = table.num_rows
+    failed = pc.sum(pc.equal(table.column("status"), "failed")).as_py() or 0
+    cut = pc.sum(pc.equal(table.column("finish_reason"), "length")).as_py() or 0
+    codes = Counter(code for code in table.column("error_code").to_pylist() if code is not None)
+    rows = table.column("row")
+    return {
+        "rows": total,
+        "ok": total - failed,
+        "failed": failed,
+        "truncated": cut,
+        "prompt_tokens": pc.sum(table.column("prompt_tokens")).as_py() or 0,
+        "completion_tokens": pc.sum(table.column("completion_tokens")).as_py() or 0,
+        "first_row": rows[0].as_py() if total else -1,
+        "last_row": rows[-1].as_py() if total else -1,
+        "failures": dict(sorted(codes.items())),
+    }

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.read.helpers import kept, lines, read, records
+
+from batchwright.core.errors import InputError
+from batchwright.read import parquet
+from batchwright.read.files import list_files
+from batchwright.read.rows import input_type
+from batchwright.read.splits import cut_splits
+
+TEXT = pa.large_string()
+
+
+def save(path: Path, columns: dict[str, Any], **options: Any) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path, **options)
+    return str(path)
+
+
+def column_type(path: Path, name: str) -> pa.DataType:
+    return input_type(list_files(str(path)), "parquet").field(name).type
+
+
+def test_all_flavours_of_text_are_one_type(tmp_path: Path) -> None:
+    flavours = [pa.string(), TEXT, pa.string_view(), pa.binary(), pa.binary_view(), pa.null()]
+    for number, flavour in enumerate(flavours):
+        value = None if flavour == pa.null() else "é".encode()
+        column = pa.array([value], pa.binary()) if value else pa.nulls(1)
+        save(tmp_path / f"{number}.parquet", {"t": column.cast(flavour)})
+    save(tmp_path / "9.parquet", {"t": pa.array(["é", None]).dictionary_encode()})
+    assert column_type(tmp_path, "t") == TEXT
+    assert records(read(tmp_path)) == [{"t": "é"}] * 5 + [{"t": None}, {"t": "é"}, {"t": None}]
+
+
+def test_binary_that_is_no_text_names_column_file_and_type(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.parquet", {"image": pa.array([b"\xff\xd8"])})
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert f"{path}: column 'image' (type binary)" in caught.value.message
+
+
+def test_null_columns_take_the_type_of_the_other_files(tmp_path: Path) -> None:
+    save(tmp_path / "0.parquet", {"n": pa.nulls(1), "m": pa.nulls(1), "never": pa.nulls(1)})
+    save(tmp_path / "1.parquet", {"n": [2**62], "m": [[{"role": "user"}]], "extra": [True]})
+    assert records(read(tmp_path)) == [
+        {"n": None, "m": None, "never": None, "extra": None},
+        {"n": 2**62, "m": [{"role": "user"}], "never": None, "extra": True},
+    ]
+    assert column_type(tmp_path, "n") == pa.int64()
+    assert column_type(tmp_path, "never") == TEXT
+
+
+def test_integers_stay_exact_and_nan_is_not_null(tmp_path: Path) -> None:
+    ids = [9007199254740993, None, 1700000000000000001]
+    path = save(tmp_path / "a.parquet", {"id": ids, "x": pa.array([math.nan, None, 1.5])})
+    rows = records(read(path))
+    assert [row and row["id"] for row in rows] == ids
+    assert rows[0] is not None
+    assert math.isnan(rows[0]["x"])
+    assert [row and row["x"] for row in rows[1:]] == [None, 1.5]
+
+
+def test_integers_that_a_float_column_would_spoil_are_an_error(tmp_path: Path) -> None:
+    save(tmp_path / "a.parquet", {"id": [9007199254740993]})
+    save(tmp_path / "b.parquet", {"id": [0.5]})
+    with pytest.raises(InputError, match=r"a\.parquet: column 'id'"):
+        read(tmp_path)
+
+
+def test_types_that_conflict_name_both_files(tmp_path: Path) -> None:
+    one = save(tmp_path / "a.parquet", {"x": [1]})
+    two = save(tmp_path / "b.parquet", {"x": ["1"]})
+    with pytest.raises(InputError) as caught:
+        read(tmp_path)
+    assert caught.value.message == f"column 'x' is int64 in {one} but large_string in {two}"
+
+
+def test_padding_of_nested_columns_is_taken_out(tmp_path: Path) -> None:
+    messages = [
+        [{"role": "user", "content": "Hi"}, {"role": "tool", "tool_call_id": "c"}],
+        [],
+        None,
+        [{"role": "user", "content": "", "parts": [{"a": {"city": "x"}}, {"b": 1}]}],
+    ]
+    path = save(tmp_path / "a.parquet", {"id": [1, 2, 3, None], "messages": messages})
+    rows = records(read(path))
+    assert [row and row["messages"] for row in rows] == messages
+    assert rows[3] is not None
+    assert rows[3]["id"] is None
+    assert kept(read(path))[0]["messages"][0]["tool_call_id"] is None
+
+
+def test_structs_of_other_files_are_matched_by_name(tmp_path: Path) -> None:
+    save(tmp_path / "a.parquet", {"m": [[{"role": "user", "content": "x"}]]})
+    save(tmp_path / "b.parquet", {"m": [None, [{"content": "y", "n": 1, "role": "z"}]]})
+    assert records(read(tmp_path)) == [
+        {"m": [{"role": "user", "content": "x"}]},
+        {"m": None},
+        {"m": [{"content": "y", "n": 1, "role": "z"}]},
+    ]
+
+
+def test_maps_lists_and_extension_types_are_plain(tmp_path: Path) -> None:
+    columns = {
+        "map": pa.array([[("k", {"a": 1})], None], pa.map_(pa.string(), pa.struct({"a": "int8"}))),
+        "view": pa.array([["a", "b"], ["c"]], pa.list_view(pa.string())),
+        "fixed": pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2)),
+        "large": pa.array([["a"], None], pa.large_list(pa.string())),
+        "json": pa.array(["{}", None], pa.json_()),
+    }
+    assert records(read(save(tmp_path / "a.parquet", columns))) == [
+        {"map": {"k": {"a": 1}}, "view": ["a", "b"], "fixed": [1, 2], "large": ["a"], "json": "{}"},
+        {"map": None, "view": ["c"], "fixed": [3, 4], "large": None, "json": None},
+    ]
+
+
+def test_hive_partitions_are_text_columns(tmp_path: Path) -> None:
+    save(tmp_path / "lang=en/year=2024/0.parquet", {"a": [1]})
+    save(tmp_path / "lang=pt%20BR/year=__HIVE_DEFAULT_PARTITION__/0.parquet", {"a": [2]})
+    assert records(read(tmp_path)) == [
+        {"a": 1, "lang": "en", "year": "2024"},
+        {"a": 2, "lang": "pt BR", "year": None},
+    ]
+    save(tmp_path / "x/a=9/0.parquet", {"a": [3]})
+    assert records(read(tmp_path / "x")) == [{"a": 3}]
+
+
+def test_splits_by_row_groups_cover_the_file(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.parquet", {"a": range(100)}, row_group_size=15)
+    group = pq.ParquetFile(path).metadata.row_group(0).total_byte_size
+    for split_bytes, count in [(1, 7), (2 * group, 4), (1 << 20, 1)]:
+        splits = cut_splits(list_files(path), "parquet", split_bytes=split_bytes)
+        assert len(splits) == count
+        batches = read(path, split_bytes=split_bytes, batch_rows=10)
+        assert [row and row["a"] for row in records(batches)] == list(range(100))
+        assert lines(batches) == list(range(100))
+        assert max(len(batch.records) for batch in batches) <= 10
+    assert batches[-1].num_lines == 100
+
+
+def test_batches_of_long_rows_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "a.parquet", {"a": [str(n) * 1000 for n in range(50)]})
+    monkeypatch.setattr(parquet, "_BATCH_BYTES", 10_000)
+    assert max(len(batch.records) for batch in read(path)) < 20
+
+
+def test_a_file_without_rows(tmp_path: Path) -> None:
+    assert records(read(save(tmp_path / "a.parquet", {"a": pa.array([], TEXT)}))) == []
+
+
+@pytest.mark.parametrize("cut", [0, 4, 60, -1])
+def test_a_damaged_file_names_itself(tmp_path: Path, cut: int) -> None:
+    path = save(tmp_path / "a.parquet", {"a": ["x" * 50] * 50})
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[:cut])
+    with pytest.raises(InputError, match=r"a\.parquet"):
+        read(path)
+    Path(path).write_bytes(data[:4] + b"\xff" * 40 + data[44:])
+    with pytest.raises(InputError, match=r"a\.parquet: cannot be read as Parquet"):
+        read(path)
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="two columns are named 'a'"):
+        read(tmp_path / "a.parquet")

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+
+from batchwright.core.errors import JobError, RowError
+from batchwright.validate import sampling
+from batchwright.validate.sampling import RowSampling
+
+DEFAULTS = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 100, "stop": "END"}
+
+
+def resolve(row: dict[str, Any], defaults: dict[str, Any] | None = None) -> tuple[Any, int]:
+    text, max_tokens = RowSampling(defaults or DEFAULTS, None).resolve(row)
+    return json.loads(text), max_tokens
+
+
+def test_defaults() -> None:
+    assert resolve({"prompt": "x"}) == ({"temperature": 0.7, "top_p": 0.9, "stop": ["END"]}, 100)
+    assert RowSampling({}, None).resolve({}) == ("{}", 512)
+
+
+def test_row_overrides_and_null_is_not_given() -> None:
+    row = {"prompt": "x", "temperature": 0, "top_p": None, "max_tokens": 3, "stop": []}
+    assert resolve(row) == ({"temperature": 0.0, "top_p": 0.9, "stop": []}, 3)
+    assert resolve({"temperature": None}) == resolve({})
+
+
+def test_zero_stays_zero_and_int_equals_float() -> None:
+    rows = RowSampling(DEFAULTS, None)
+    assert rows.resolve({"temperature": 0}) == rows.resolve({"temperature": 0.0})
+    assert rows.resolve({"temperature": 1}) == rows.resolve({"temperature": 1.0})
+
+
+def test_equal_rows_share_one_text() -> None:
+    rows = RowSampling(DEFAULTS, None)
+    assert rows.resolve({"seed": 1, "a": 1})[0] is rows.resolve({"seed": 1, "a": 2})[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "word"),
+    [
+        ({"temperature": float("nan")}, "bad_sampling", "finite"),
+        ({"temperature": float("inf")}, "bad_sampling", "finite"),
+        ({"temperature": "0.7"}, "bad_sampling", "temperature"),
+        ({"temperature": True}, "bad_sampling", "temperature"),
+        ({"top_k": 1.5}, "bad_sampling", "top_k"),
+        ({"seed": 10**30}, "bad_sampling", "seed"),
+        ({"max_tokens": 0}, "bad_sampling", "max_tokens"),
+        ({"stop": ""}, "bad_sampling", "stop"),
+        ({"stop": ["a", ""]}, "bad_sampling", "stop"),
+        ({"stop": [3]}, "bad_sampling", "stop"),
+        ({"stop": datetime.date(2020, 1, 1)}, "bad_sampling", "stop"),
+        ({"min_tokens": 200}, "bad_sampling", "min_tokens"),
+        ({"n": 2}, "unsupported", "n "),
+        ({"response_format": {"type": "json_object"}}, "unsupported", "response_format"),
+    ],
+)
+def test_refuses(row: dict[str, Any], code: str, word: str) -> None:
+    rows = RowSampling(DEFAULTS, None)
+    for _ in range(2):
+        with pytest.raises(RowError) as caught:
+            rows.resolve(row)
+        assert caught.value.code == code
+        assert word in caught.value.message
+
+
+def test_row_fields() -> None:
+    row = {"temperature": 0.1, "seed": 4}
+    assert RowSampling(DEFAULTS, frozenset()).resolve(row) == RowSampling(DEFAULTS, None).resolve(
+        {}
+    )
+    only = RowSampling({}, frozenset({"seed"})).resolve(row)
+    assert only == ('{"seed":4}', 512)
+
+
+def test_job_errors() -> None:
+    with pytest.raises(JobError, match="temperature"):
+        RowSampling({"temperature": -1}, None)
+    with pytest.raises(JobError, match="did you mean temperature"):
+        RowSampling({}, frozenset({"temperatur"}))
+    with pytest.raises(JobError, match="not supported"):
+        RowSampling({}, frozenset({"n"}))
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "_CACHE_SIZE", 8)
+    rows = RowSampling(DEFAULTS, None)
+    for seed in range(100):
+        assert json.loads(rows.resolve({"seed": seed})[0])["seed"] == seed
+    assert len(rows._cache) <= 8
