@@ -171,6 +171,12 @@ class _Driver:
         if error is not None:
             raise error
         self._events.write("worker_died", name=ended.name, exit_code=ended.exit_code)
+        if ended.exit_code == 1:  # a traceback: it would only happen again
+            log = self._storage.local_path(f"{layout.LOGS}/{ended.name}.log") or Path(ended.name)
+            raise BatchwrightError(
+                f"a worker failed: {_last_line(log)}",
+                f"This is a fault in batchwright; please report it with {log}.",
+            )
         done = self._state.counts().chunks_done
         if done > self._done_at_death:
             self._deaths = 0
@@ -222,6 +228,11 @@ class _Rate:
         if seconds <= 0:
             return 0.0, 0.0
         return max(0, rows - first_rows) / seconds, max(0, tokens - first_tokens) / seconds
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
+    return lines[-1] if lines else "it left no word"
 
 
 def _phase(infer: list[dict[str, Any]], counts: Counts) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import orjson
 import yaml
 
+from batchwright.check import Validation, check_rows
 from batchwright.config.job import Job
 from batchwright.core.errors import InputError, JobError, VerifyError
 from batchwright.core.records import OrderBatch

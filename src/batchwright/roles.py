@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -206,7 +207,9 @@ def stop_with_parent(stop: threading.Event) -> None:
     """Set `stop` when standard input ends: that is how a worker sees that its parent is gone."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # Not sys.stdin: a thread that holds its lock would break the interpreter's own end.
+        while os.read(0, 4096):
+            pass
         stop.set()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -198,7 +198,6 @@ class Worker:
             chunk=active.chunk.number,
             file=file,
             sha256=hashlib.sha256(data).hexdigest(),
-            rows=table.num_rows,
             worker=self._name,
             seconds=round(self._clock.monotonic() - active.started_at, 3),
             **summarise(table),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -12,11 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.write.stored import Folder, export, prepared, rejections, store
 
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import JSON_INPUT
 from batchwright.write.verify import verify_parts
-from tests.unit.write.stored import Folder, export, prepared, rejections, store
 
 ROWS = 2500
 SOURCE = prepared(
@@ -61,7 +62,7 @@ def uninterrupted() -> dict[str, list[bytes]]:
 
 def _cut(rows: list[int], borders: set[int]) -> list[list[int]]:
     edges = [0, *sorted(border for border in borders if border < len(rows)), len(rows)]
-    return [rows[a:b] for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [rows[a:b] for a, b in itertools.pairwise(edges) if a < b]
 
 
 borders = st.sets(st.integers(1, ROWS), max_size=6)

@@ -16,6 +16,7 @@ from batchwright import __version__
 from batchwright.cli import render
 from batchwright.cli.options import job_and_dir
 from batchwright.core.errors import EXIT_MANY_FAILED, BatchwrightError, Interrupted, Stopped
+from batchwright.tokens.lean import leave_torch_out
 
 app = typer.Typer(
     name="batchwright",
@@ -216,6 +217,7 @@ def version(
 
 def main() -> None:
     """Entry point of the `batchwright` command."""
+    leave_torch_out()
     app()
 
 

@@ -134,6 +134,7 @@ class FakeEngine:
         self._queue: OrderedDict[int, Request] = OrderedDict()
         self._refused: list[Outcome] = []
         self._sampling: dict[str, Sampling] = {}
+        self._spread = 1
         self._steps = 0
         self._finished = 0
         self._preemptions = 0
@@ -143,6 +144,7 @@ class FakeEngine:
         """Check the options and pretend to load a model."""
         self._options = parse_options(settings.options)
         self._settings = settings
+        self._spread = max(1, self._options.longest_answer - SHORTEST_ANSWER + 1)
         self._pool = make_pool(settings.vocab_size or BYTE_VOCABULARY)
         time.sleep(self._options.startup_s)
         return EngineInfo("fake", "1", "none", self._options.kv_tokens, os.getpid())
@@ -258,7 +260,9 @@ class FakeEngine:
             if prompts > capacity and admitted:
                 break
             admitted += 1
-            needed = len(request.token_ids) + self._num_tokens(request)[0]
+            needed = len(request.token_ids) + self._wanted(
+                request, self._sampling[request.sampling]
+            )[0]
             if not fitting or whole + needed <= capacity:
                 whole += needed
                 fitting.append(request)
@@ -266,27 +270,28 @@ class FakeEngine:
         self._resident_tokens = whole
         return fitting
 
-    def _num_tokens(self, request: Request) -> tuple[int, int]:
-        """Length of the answer in tokens, and where in the pool it begins."""
-        sampling = self._sampling[request.sampling]
+    def _wanted(self, request: Request, sampling: Sampling) -> tuple[int, int]:
+        """Tokens that the answer would have without a cap, and where in the pool it begins."""
         digest = zlib.crc32(array("q", request.token_ids), sampling.seed)
         if sampling.ignore_eos:
             wanted = request.max_tokens + 1
         else:
-            spread = max(1, self._options.longest_answer - SHORTEST_ANSWER + 1)
-            wanted = max(SHORTEST_ANSWER + digest % spread, sampling.min_tokens)
+            wanted = SHORTEST_ANSWER + digest % self._spread
+            if wanted < sampling.min_tokens:
+                wanted = sampling.min_tokens
         return wanted, (digest >> 8) % POOL_SIZE
 
     def _answer(self, request: Request) -> Outcome:
         if request.row in self._options.abort_rows:
             return Outcome(request.row, [], error_code="aborted", error="aborted on request")
-        wanted, first = self._num_tokens(request)
+        sampling = self._sampling[request.sampling]
+        wanted, first = self._wanted(request, sampling)
         count = min(wanted, request.max_tokens)
         ids = self._pool[first : first + count]
         while len(ids) < count:
             ids += self._pool[: count - len(ids)]
         reason = "stop" if wanted <= request.max_tokens else "length"
-        if self._options.text is None and not self._sampling[request.sampling].stop:
+        if self._options.text is None and not sampling.stop:
             return Outcome(request.row, ids, None, reason)
         return self._spelled(request, ids, reason)
 

@@ -1,4 +1,4 @@
-"""The model's chat template, compiled once and called per row."""
+"""The model's chat template: messages to text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _failures() -> tuple[type[BaseException], ...]:
 
 
 class ChatTemplate:
-    """Renders messages exactly as `tokenizer.apply_chat_template` does, without its overhead.
+    """The chat templates of a tokenizer: the default one, and one for rows with tools.
 
     Args:
         tokenizer: a transformers tokenizer; its `chat_template` may hold several by name.
@@ -29,15 +29,15 @@ class ChatTemplate:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        self._variables = dict(tokenizer.special_tokens_map)
-        self._plain_source = _source(tokenizer, None)
-        self._tools_source = _source(tokenizer, [{}])
-        self._plain = _compile(self._plain_source)
-        self._tools = _compile(self._tools_source)
+        self._tokenizer = tokenizer
+        self._plain = _source(tokenizer, None)
+        self._tools = _source(tokenizer, [{}])
         self._failures = _failures()
+        for source in filter(None, {self._plain, self._tools}):
+            _check_syntax(tokenizer, source)
 
     def __bool__(self) -> bool:
-        return self._plain is not None or self._tools is not None
+        return bool(self._plain or self._tools)
 
     def render(self, prompt: Prompt) -> str:
         """The text of `prompt.messages`, with the header of the answer at its end.
@@ -46,7 +46,10 @@ class ChatTemplate:
             RowError: `no_chat_template`, or `chat_template_error` with the template's message.
         """
         messages = prompt.messages or []
-        template, source = self._choose(prompt)
+        source = self._tools if prompt.tools else self._plain
+        if not source:
+            what = "no default chat template" if self else "no chat template"
+            raise RowError("no_chat_template", f"the model has {what}; set model.chat_template")
         check_last_role(messages)
         # A template that never heard of the role would print it as if it were known.
         if "developer" not in source and any(turn["role"] == "developer" for turn in messages):
@@ -54,24 +57,9 @@ class ChatTemplate:
                 "chat_template_error", "the chat template does not know the role developer"
             )
         try:
-            text = template.render(
-                messages=messages,
-                tools=prompt.tools,
-                documents=None,
-                add_generation_prompt=True,
-                **self._variables,
-            )
+            return _apply(self._tokenizer, messages, prompt.tools, source)
         except self._failures as error:
             raise RowError("chat_template_error", str(error) or type(error).__name__) from None
-        return str(text)
-
-    def _choose(self, prompt: Prompt) -> tuple[Any, str]:
-        template = self._tools if prompt.tools else self._plain
-        source = self._tools_source if prompt.tools else self._plain_source
-        if template is None or source is None:
-            what = "no default chat template" if self else "no chat template"
-            raise RowError("no_chat_template", f"the model has {what}; set model.chat_template")
-        return template, source
 
 
 def check_last_role(messages: list[dict[str, Any]]) -> None:
@@ -89,17 +77,35 @@ def _source(tokenizer: Any, tools: list[dict[str, Any]] | None) -> str | None:
         return None
 
 
-def _compile(source: str | None) -> Any:
-    """The compiled template, in the environment that transformers makes for it."""
-    from jinja2 import TemplateSyntaxError
-    from transformers.utils import chat_template_utils
+def _apply(
+    tokenizer: Any,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None,
+    source: str,
+) -> str:
+    # transformers keeps compiled templates by their source: calling them directly is no faster.
+    return str(
+        tokenizer.apply_chat_template(
+            messages,
+            tools=tools,
+            chat_template=source,
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+    )
 
-    if source is None:
-        return None
+
+def _check_syntax(tokenizer: Any, source: str) -> None:
+    """Find a syntax error now: later it would refuse each row by itself."""
+    from jinja2 import TemplateSyntaxError
+
     try:
-        return chat_template_utils._compile_jinja_template(source)
+        _apply(tokenizer, [{"role": "user", "content": "x"}], None, source)
     except TemplateSyntaxError as error:
         raise JobError(
             f"the chat template, line {error.lineno}: {error.message}",
             "Give a working one with model.chat_template.",
         ) from None
+    except _failures():
+        # It compiles; whether it takes these messages is for each row to find out.
+        return

@@ -172,7 +172,7 @@ def _load(name: str, revision: str | None, *, trust_remote_code: bool) -> Any:
 
 def _load_error(name: str, error: Exception, *, local: bool, trusted: bool) -> JobError:
     text = str(error)
-    if not trusted and "trust_remote_code" in text:
+    if not trusted and ("trust_remote_code" in text or _has_own_tokenizer(name, local=local)):
         return _needs_trust(name)
     if not local and isinstance(error, OSError):
         return files.not_reachable(name, error)
@@ -181,6 +181,12 @@ def _load_error(name: str, error: Exception, *, local: bool, trusted: bool) -> J
     if trusted:
         hint += " Its own code may have run: model.trust_remote_code is true."
     return JobError(f"no tokenizer can be loaded from {name} ({reason})", hint)
+
+
+def _has_own_tokenizer(name: str, *, local: bool) -> bool:
+    """Whether a folder names a tokenizer class in code of its own."""
+    auto_map = files.read_json(name, "tokenizer_config.json", None).get("auto_map") if local else {}
+    return isinstance(auto_map, dict) and "AutoTokenizer" in auto_map
 
 
 def _refuse_remote_code(name: str, config: dict[str, Any]) -> None:

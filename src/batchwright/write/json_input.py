@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ _DOUBLE_EXACT_MAX = 2**53
 # orjson turns integers beyond 64 bits into floats, and floats lose digits beyond 17.
 _LONG_NUMBER = "[0-9]{19}"
 _BEYOND_DOUBLE = "[0-9]{16}"
+
+_SEPARATOR = "\x1e\x1ebatchwright"
+_BORDER = b"," + orjson.dumps(_SEPARATOR) + b","
 
 # Python refuses to make integers of more than 4300 digits from text.
 _INT_DIGITS_MAX = 4000
@@ -131,6 +134,20 @@ def dump_json(value: Any) -> bytes:
         return orjson.dumps(_without_surrogates(value))
 
 
+def dump_each(values: Sequence[Any]) -> list[bytes]:
+    """`dump_json` of each value, many times faster: one call costs orjson 3 µs, one value 0.2."""
+    if not values:
+        return []
+    mixed: list[Any] = [_SEPARATOR] * (2 * len(values) - 1)
+    mixed[::2] = values
+    try:
+        pieces = orjson.dumps(mixed)[1:-1].split(_BORDER)
+    except TypeError:
+        pieces = []
+    # More pieces than values: somebody's data hold the separator.
+    return pieces if len(pieces) == len(values) else [dump_json(value) for value in values]
+
+
 def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -169,7 +186,11 @@ def column_type(kinds: Collection[str]) -> pa.DataType | None:
 def build_column(rows: ParsedRows, name: str, kind: pa.DataType | None) -> pa.Array:
     """One column of the rows; `kind` is from `column_type`."""
     if kind is None:
-        return pa.array([_as_text(row.get(name)) for row in rows.exact], pa.large_string())
+        # Null, NaN and infinities all come out as null; text that says so is quoted.
+        texts = dump_each([row.get(name) for row in rows.exact])
+        return pa.array(
+            [None if text == b"null" else text for text in texts], pa.large_binary()
+        ).cast(pa.large_string())
     values = [row.get(name) for row in rows.plain]
     try:
         return pa.array(values, kind)
@@ -177,14 +198,6 @@ def build_column(rows: ParsedRows, name: str, kind: pa.DataType | None) -> pa.Ar
         return pa.array([_without_surrogates(value) for value in values], kind)
     except (pa.ArrowException, OverflowError) as error:
         raise VerifyError(f"column {name!r} is not {kind} in every row: {error}") from error
-
-
-def _as_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    text = dump_json(value).decode()
-    # Only NaN and infinities come out like this.
-    return None if text == "null" else text
 
 
 def check_columns(rows: ParsedRows, known: Collection[str]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -113,37 +112,40 @@ class _JsonShape:
 
     def to_lines(self, part: pa.Table) -> bytes:
         if not self.names:
-            lines = [json_input.dump_json(contract) for contract in _contracts(part)]
-        elif all(old == new for old, new in self.names.items()) and len(self.names) == len(
-            self.kinds
-        ):
+            lines = json_input.dump_each(list(_contracts(part)))
+        elif self._unchanged:
             lines = self._spliced(part)
         else:
             names = self.names
             rows = self._parse(part).exact
-            lines = [
-                json_input.dump_json(
+            lines = json_input.dump_each(
+                [
                     {**contract, **{names[k]: v for k, v in row.items() if k in names}}
-                )
-                for contract, row in zip(_contracts(part), rows, strict=True)
-            ]
+                    for contract, row in zip(_contracts(part), rows, strict=True)
+                ]
+            )
         return b"\n".join([*lines, b""])
+
+    @property
+    def _unchanged(self) -> bool:
+        """Whether every column is kept under its own name."""
+        same = all(old == new for old, new in self.names.items())
+        return same and len(self.names) == len(self.kinds)
 
     def _spliced(self, part: pa.Table) -> list[bytes]:
         """Append the text of the input itself, unless it is not one line of strict JSON."""
         texts = _input(part)
         rows = self._parse(part)
+        contracts = list(_contracts(part))
         broken = pc.fill_null(pc.match_substring_regex(texts, "[\r\n]"), True)  # noqa: FBT003
-        redo = rows.loose.union(pc.indices_nonzero(broken).to_pylist())
-        lines = []
-        for i, (contract, text) in enumerate(zip(_contracts(part), texts.to_pylist(), strict=True)):
-            if not rows.plain[i] and i not in rows.loose:
-                lines.append(json_input.dump_json(contract))
-            elif i in redo:
-                lines.append(json_input.dump_json({**contract, **rows.exact[i]}))
-            else:
-                own = text.strip().encode()
-                lines.append(orjson.dumps(contract)[:-1] + b"," + own[1:])
+        empty = {i for i, row in enumerate(rows.plain) if not row}
+        redo = rows.loose.union(pc.indices_nonzero(broken).to_pylist(), empty)
+        lines = [
+            head[:-1] + b"," + (text or "").strip().encode()[1:]
+            for head, text in zip(json_input.dump_each(contracts), texts.to_pylist(), strict=True)
+        ]
+        for i in redo:
+            lines[i] = json_input.dump_json({**contracts[i], **rows.exact[i]})
         return lines
 
     def _parse(self, part: pa.Table) -> json_input.ParsedRows:
@@ -186,12 +188,12 @@ class _StructShape:
         # A rejected row of which nothing could be read has no columns, not columns of nulls.
         there = _input(part).is_valid().to_pylist()
         rows = list(zip(*columns, strict=True)) if columns else [()] * part.num_rows
-        lines = [
-            json_input.dump_json(
+        lines = json_input.dump_each(
+            [
                 {**contract, **dict(zip(names, row, strict=True))} if kept else contract
-            )
-            for contract, row, kept in zip(_contracts(part), rows, there, strict=True)
-        ]
+                for contract, row, kept in zip(_contracts(part), rows, there, strict=True)
+            ]
+        )
         return b"\n".join([*lines, b""])
 
     def _own(self, part: pa.Table) -> dict[str, pa.Array]:

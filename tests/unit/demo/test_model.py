@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -91,8 +90,9 @@ class TestDemoModel:
         waiting = threading.Event()
         with (tmp_path / f"{model._FOLDER}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            say: Callable[[str], None] = lambda line: waiting.set()  # noqa: E731
-            second = threading.Thread(target=model.demo_model, args=(tmp_path, say))
+            second = threading.Thread(
+                target=model.demo_model, args=(tmp_path, lambda line: waiting.set())
+            )
             second.start()
             assert waiting.wait(10)
             # The first process finishes its work while the second one waits.

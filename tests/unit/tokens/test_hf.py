@@ -4,10 +4,10 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, processors
 from transformers import AutoTokenizer
 
 from batchwright.core.errors import JobError
@@ -218,10 +218,10 @@ class Slow:
 
     is_fast = False
     chat_template = None
-    special_tokens_map: dict[str, str] = {}
+    special_tokens_map: ClassVar[dict[str, str]] = {}
     eos_token_id = 2
     all_special_tokens = ("<s>",)
-    added_tokens_decoder: dict[int, Any] = {}
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
 
     def __len__(self) -> int:
         return 300

@@ -199,7 +199,7 @@ class TestTemplate:
             PromptBuilder(template="{{ a | nosuchfilter }}")
 
     def test_example_without_field(self) -> None:
-        with pytest.raises(JobError, match="examples, number 1.*'text'"):
+        with pytest.raises(JobError, match=r"examples, number 1.*'text'"):
             PromptBuilder(template="{{ text }}", examples=[({"txt": "a"}, "b")])
         with pytest.raises(JobError, match="examples, number 1"):
             PromptBuilder(column="q", examples=[({"p": "a"}, "b")])

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.unit.write.stored import Folder, export, prepared, rejections, store
 
 from batchwright.core.errors import JobError, StorageError, VerifyError
 from batchwright.core.schemas import CONTRACT_NAMES, JSON_INPUT
-from tests.unit.write.stored import Folder, export, prepared, rejections, store
 
 
 @pytest.fixture
@@ -146,6 +146,17 @@ def test_digits_beyond_a_double_are_kept_when_lines_are_written_anew(
     assert pq.read_table(path).column("t").to_pylist() == ["\ufffdé"]
 
 
+def test_data_that_hold_the_separator_are_not_torn(folder: Folder, tmp_path: Path) -> None:
+    value = json.dumps({"m": [1, "\x1e\x1ebatchwright", 2], "id": "\x1e\x1ebatchwright"})
+    kinds = {"m": {"list"}, "id": {"string"}}
+    table, lines = _export_json(folder, tmp_path, [value, '{"m": []}'], kinds)
+    assert [json.loads(text) for text in table.column("m").to_pylist()] == [
+        json.loads(value)["m"],
+        [],
+    ]
+    assert [line["m"] for line in lines] == [json.loads(value)["m"], []]
+
+
 def test_text_over_several_lines_becomes_one_line(folder: Folder, tmp_path: Path) -> None:
     inputs = ['  {\n "q": "a"\r}  ', "{}", ' {"q" : "b"} ']
     _, lines = _export_json(folder, tmp_path, inputs, {"q": {"string"}})
@@ -199,7 +210,7 @@ def test_parquet_columns_keep_their_types(folder: Folder, tmp_path: Path) -> Non
         "word": pa.array(["w", None]).dictionary_encode(),
         "nested": pa.array(
             [[{"at": 1, "b": b"x"}], None],
-            pa.list_(pa.struct([("at", pa.timestamp("s")), ("b", pa.binary())])),
+            pa.list_(pa.struct([("at", pa.timestamp("ms")), ("b", pa.binary())])),
         ),
         "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
         "pair": pa.array([[1, 2], None], pa.list_(pa.int32(), 2)),
@@ -233,7 +244,7 @@ def test_parquet_columns_keep_their_types(folder: Folder, tmp_path: Path) -> Non
         "price": "1.50",
         "raw": "AP8=",
         "word": "w",
-        "nested": [{"at": "1970-01-01T00:00:01", "b": "eA=="}],
+        "nested": [{"at": "1970-01-01T00:00:00.001", "b": "eA=="}],
         "map": [{"key": "k", "value": 1}],
         "pair": [1, 2],
         "input_id": "a",
@@ -323,7 +334,7 @@ def test_a_full_disk_names_the_path(
     part = store(folder, 0, prepared(['{"q": "x"}']), [0])
     monkeypatch.setattr(
         "batchwright.write.files.ResultFolder.open",
-        lambda self: Path("/dev/full").open("wb", buffering=0),
+        lambda self: Path("/dev/full").open("wb", buffering=0),  # noqa: SIM115
     )
     with pytest.raises(StorageError, match=r"cannot write .*results-00000.*No space left"):
         export(folder, tmp_path / "out", [part], total_rows=1, format=format)

@@ -1,0 +1,30 @@
+"""Engines that fail to start, named by the tests as `module:Class` and run in a child process."""
+
+from __future__ import annotations
+
+import sys
+
+from batchwright.core.errors import EngineDied, JobError
+from batchwright.core.ports import EngineInfo, EngineSettings
+from batchwright.core.records import Outcome
+from batchwright.engines.fake import FakeEngine
+
+
+class RefusesJob(FakeEngine):
+    def start(self, settings: EngineSettings) -> EngineInfo:
+        raise JobError("the model folder has no weights", "Download them.")
+
+
+class CrashesAtStart(FakeEngine):
+    def start(self, settings: EngineSettings) -> EngineInfo:
+        print("on stdout")
+        sys.exit("out of luck")
+
+
+class DiesPolitely(FakeEngine):
+    """Raises instead of vanishing, after the first outcomes."""
+
+    def step(self, timeout_s: float) -> list[Outcome]:
+        if self.gauges().steps:
+            raise EngineDied("the core is gone")
+        return super().step(timeout_s)

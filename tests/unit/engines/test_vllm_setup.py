@@ -1,0 +1,94 @@
+"""What vLLM is started with, checked without vLLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchwright.core.errors import JobError
+from batchwright.core.ports import EngineSettings
+from batchwright.engines import vllm_setup
+from batchwright.engines.vllm import VllmEngine
+
+
+def settings(model: str = "org/model", **options: Any) -> EngineSettings:
+    return EngineSettings("vllm", model, 4096, 1000, (7, 8), 100, options)
+
+
+def test_defaults_give_way_to_options_but_not_the_settings() -> None:
+    arguments = vllm_setup.engine_arguments(
+        settings(enforce_eager=False, max_num_seqs=1, omp_num_threads=3), on_cpu=True
+    )
+    assert arguments == {
+        "model": "org/model",
+        "max_num_seqs": 4096,
+        "max_model_len": 1000,
+        "max_num_batched_tokens": 4096,  # never below the number of rows
+        "generation_config": "vllm",
+        "disable_log_stats": False,
+        "enforce_eager": False,
+        "kv_cache_memory_bytes": 512 << 20,
+    }
+
+
+def test_gpu_defaults() -> None:
+    arguments = vllm_setup.engine_arguments(settings(), on_cpu=False)
+    assert arguments["max_num_batched_tokens"] == 8192
+    assert not {"enforce_eager", "kv_cache_memory_bytes"} & set(arguments)
+
+
+def test_the_environment_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"VLLM_CPU_KVCACHE_SPACE": "4", "OMP_NUM_THREADS": "7"}
+    monkeypatch.setattr(vllm_setup.os, "environ", environment)
+    vllm_setup.prepare_environment({}, on_cpu=True)
+    assert environment["OMP_NUM_THREADS"] == "7"
+    vllm_setup.prepare_environment({"omp_num_threads": 2}, on_cpu=True)
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "VLLM_CPU_KVCACHE_SPACE" not in environment
+
+
+def test_the_environment_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment: dict[str, str] = {}
+    monkeypatch.setattr(vllm_setup.os, "environ", environment)
+    vllm_setup.prepare_environment({}, on_cpu=False)
+    assert set(environment) == {"VLLM_LOGGING_LEVEL", "VLLM_NO_USAGE_STATS"}
+
+
+def test_model_folders_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="does not exist"):
+        vllm_setup.check_model(settings(str(tmp_path / "absent")))
+    with pytest.raises(JobError, match=r"no config\.json"):
+        vllm_setup.check_model(settings(str(tmp_path)))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(JobError, match="no weights"):
+        vllm_setup.check_model(settings(str(tmp_path)))
+    vllm_setup.check_model(settings(str(tmp_path), load_format="dummy"))
+    (tmp_path / "model.safetensors").touch()
+    vllm_setup.check_model(settings(str(tmp_path)))
+    vllm_setup.check_model(settings("org/model"))
+    with pytest.raises(JobError, match="no model is named"):
+        vllm_setup.check_model(settings(""))
+
+
+def test_a_gguf_folder_needs_no_config(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    vllm_setup.check_model(settings(str(tmp_path)))
+
+
+def test_a_broken_media_package_names_the_cure() -> None:
+    problem = vllm_setup.import_problem(RuntimeError("operator torchvision::nms does not exist"))
+    assert problem.hint == "pip uninstall -y torchvision torchaudio torchcodec"
+    assert vllm_setup.import_problem(OSError("libcuda")).hint == ""
+
+
+def test_the_stop_reason_names_what_ended_the_answer() -> None:
+    engine = VllmEngine()
+    engine._settings = settings()
+    assert engine._stop_reason("stop", "END", [1, 2]) == "END"
+    assert engine._stop_reason("stop", 5, [1, 5]) == "5"
+    assert engine._stop_reason("stop", None, [1, 7]) == "7"
+    assert engine._stop_reason("length", None, [1, 7]) is None
+    assert engine._stop_reason("stop", None, []) is None
