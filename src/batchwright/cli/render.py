@@ -58,6 +58,8 @@ class _PlainLines:
 
 def progress_line(progress: Progress) -> str:
     """Progress in one line: `1,200 of 5,000 rows · 240 rows/s · 3,100 tokens/s · …`."""
+    if not progress.rows_expected:
+        return f"reading the input · {progress.phase}"
     about = "" if progress.counts.ordered else "about "
     parts = [
         f"{progress.rows_done:,} of {about}{progress.rows_expected:,} rows",

@@ -67,8 +67,8 @@ def demo_model(cache_dir: Path | None = None, say: Callable[[str], None] = _to_s
         JobError: the packages are damaged, or do not work together.
         StorageError: the cache cannot be written.
     """
-    root = cache_root() if cache_dir is None else cache_dir
-    folder = root / _FOLDER
+    folder = model_folder(cache_dir)
+    root = folder.parent
     if folder.is_dir():
         return folder
     _require_packages()
@@ -84,6 +84,11 @@ def demo_model(cache_dir: Path | None = None, say: Callable[[str], None] = _to_s
             "BATCHWRIGHT_CACHE names another folder.",
         ) from error
     return folder
+
+
+def model_folder(cache_dir: Path | None = None) -> Path:
+    """Where the converted model is, or will be."""
+    return (cache_root() if cache_dir is None else cache_dir) / _FOLDER
 
 
 def cache_root() -> Path:

@@ -88,14 +88,16 @@ class Sampling(NamedTuple):
 def parse_sampling(text: str) -> Sampling:
     """Sampling JSON to what matters here. Raises ValueError."""
     values = orjson.loads(text or "{}")
-    stop = values.get("stop") or []
+    stop = values.pop("stop", None) or []
+    include_stop = bool(values.pop("include_stop_str_in_output", False))
     stop = [stop] if isinstance(stop, str) else stop
     if not all(isinstance(item, str) and item for item in stop):
         raise ValueError(f"stop must be a list of texts that are not empty (got {stop!r})")
     return Sampling(
-        seed=zlib.crc32(text.encode()),
+        # Without the stop texts: they cut a model's answer, but do not make it another one.
+        seed=zlib.crc32(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)),
         stop=tuple(stop),
-        include_stop=bool(values.get("include_stop_str_in_output")),
+        include_stop=include_stop,
         min_tokens=int(values.get("min_tokens") or 0),
         ignore_eos=bool(values.get("ignore_eos")),
     )
@@ -260,9 +262,9 @@ class FakeEngine:
             if prompts > capacity and admitted:
                 break
             admitted += 1
-            needed = len(request.token_ids) + self._wanted(
-                request, self._sampling[request.sampling]
-            )[0]
+            needed = (
+                len(request.token_ids) + self._wanted(request, self._sampling[request.sampling])[0]
+            )
             if not fitting or whole + needed <= capacity:
                 whole += needed
                 fitting.append(request)
@@ -277,8 +279,7 @@ class FakeEngine:
             wanted = request.max_tokens + 1
         else:
             wanted = SHORTEST_ANSWER + digest % self._spread
-            if wanted < sampling.min_tokens:
-                wanted = sampling.min_tokens
+            wanted = max(wanted, sampling.min_tokens)
         return wanted, (digest >> 8) % POOL_SIZE
 
     def _answer(self, request: Request) -> Outcome:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError, meta
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError, meta, nodes
 from jinja2.sandbox import SandboxedEnvironment
 
 from batchwright.core.errors import JobError, RowError
@@ -54,9 +54,14 @@ class RowTemplate:
                 "The template is Jinja2: {{ column }}, {% if … %} … {% endif %}.",
             ) from None
         self.names = frozenset(names)
+        self._pieces = _plain_pieces(environment.parse(source), environment.globals)
 
     def render(self, values: Mapping[str, Any]) -> str:
         """The text for these values. Raises RowError."""
+        if self._pieces is not None:
+            text = _join(self._pieces, values)
+            if text is not None:
+                return text
         try:
             return self._template.render(values)
         except UndefinedError as error:
@@ -69,6 +74,42 @@ class RowTemplate:
     def _null(self, values: Mapping[str, Any]) -> str:
         nulls = sorted(name for name in self.names if name in values and values[name] is None)
         return f"the template prints the null field {', '.join(map(repr, nulls)) or 'of a value'}"
+
+
+def _plain_pieces(tree: nodes.Template, known: Mapping[str, Any]) -> list[tuple[str, str]] | None:
+    """(text, name) pairs of a template that only puts fields into text; else None.
+
+    Most prompt templates are of this kind, and joining them is ten times faster than Jinja's
+    rendering, which would cost more than tokenising.
+    """
+    pieces: list[tuple[str, str]] = []
+    text = ""
+    for statement in tree.body:
+        if not isinstance(statement, nodes.Output):
+            return None
+        for node in statement.nodes:
+            if isinstance(node, nodes.TemplateData):
+                text += node.data
+            elif isinstance(node, nodes.Name) and node.name not in known:
+                pieces.append((text, node.name))
+                text = ""
+            else:
+                return None
+    return [*pieces, (text, "")]
+
+
+def _join(pieces: Sequence[tuple[str, str]], values: Mapping[str, Any]) -> str | None:
+    """The text, or None where Jinja has to find the words for what is wrong."""
+    out: list[str] = []
+    for text, name in pieces:
+        out.append(text)
+        if not name:
+            break
+        value = values.get(name)
+        if value is None:
+            return None
+        out.append(value if type(value) is str else str(value))
+    return "".join(out)
 
 
 def _missing(error: UndefinedError, values: Mapping[str, Any]) -> str:

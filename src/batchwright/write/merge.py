@@ -24,7 +24,7 @@ WINDOW_ROWS = 1024
 # Column added while several generations are merged.
 _GENERATION = "generation"
 
-_SORT_MEMORY = "512MB"
+_SORT_MEMORY = "256MB"
 
 
 class PartStorage(Protocol):
