@@ -7,6 +7,7 @@ import dataclasses
 import gc
 import importlib
 import os
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -26,6 +27,8 @@ from batchwright.engines.vllm_setup import (
     is_cpu_build,
     prepare_environment,
 )
+
+CORE_CHECK_S = 0.5
 
 
 class Readings:
@@ -76,6 +79,7 @@ class VllmEngine:
         self._rows: dict[int, bool] = {}  # row in flight -> whether its text is wanted
         self._refused: list[Outcome] = []
         self._steps = 0
+        self._stopped = threading.Event()
 
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Import vLLM and load the model."""
@@ -85,6 +89,8 @@ class VllmEngine:
         version = import_vllm()
         self._settings = settings
         self._engine = build_engine(settings, self._readings, on_cpu=on_cpu)
+        self._stopped = threading.Event()
+        watch_core(self._engine, self._stopped)
         self._make_params = lru_cache(maxsize=4096)(self._new_params)
         # What has been loaded lives as long as the process; the collector need not look at it.
         gc.collect()
@@ -130,6 +136,7 @@ class VllmEngine:
 
     def stop(self) -> None:
         """Free the model and the engine core."""
+        self._stopped.set()
         engine, self._engine = self._engine, None
         self._rows.clear()
         self._refused.clear()
@@ -246,6 +253,29 @@ def build_engine(settings: EngineSettings, readings: Readings, *, on_cpu: bool) 
         raise JobError(f"vLLM cannot run {settings.model}: {error}") from error
     except (RuntimeError, OSError, MemoryError) as error:
         raise EngineError(f"vLLM did not start with {settings.model}: {error}") from error
+
+
+def watch_core(engine: Any, stopped: threading.Event) -> None:
+    """Wake a step that waits for an engine core that is gone.
+
+    On GPUs the core is a process of its own. When it is killed, vLLM's client notices and sets a
+    flag, but a `step` that is already waiting for output waits for ever (seen with 0.32.0).
+    """
+    client = engine.engine_core
+    resources: Any = getattr(client, "resources", None)
+    outputs = getattr(client, "outputs_queue", None)
+    if outputs is None or not hasattr(resources, "engine_dead"):
+        return  # the core runs in this process
+
+    def watch() -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        while not stopped.wait(CORE_CHECK_S):
+            if resources.engine_dead:
+                outputs.put_nowait(EngineDeadError())
+                return
+
+    threading.Thread(target=watch, name="watch-core", daemon=True).start()
 
 
 def refusal_types() -> tuple[type[Exception], ...]:
