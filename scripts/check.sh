@@ -16,6 +16,7 @@ check "ruff format" "$BIN/ruff" format --check .
 check "ruff check" "$BIN/ruff" check .
 check "mypy" "$BIN/mypy"
 check "lint-imports" "$BIN/lint-imports"
+check "generated docs" "$BIN/python" scripts/make_reference.py --check
 check "pytest" "$BIN/python" -m pytest "$@"
 
 if [ "${#failed[@]}" -gt 0 ]; then

@@ -274,7 +274,7 @@ class FakeEngine:
 
     def _wanted(self, request: Request, sampling: Sampling) -> tuple[int, int]:
         """Tokens that the answer would have without a cap, and where in the pool it begins."""
-        digest = zlib.crc32(array("q", request.token_ids), sampling.seed)
+        digest = zlib.crc32(array("i", request.token_ids), sampling.seed)
         if sampling.ignore_eos:
             wanted = request.max_tokens + 1
         else:

@@ -68,8 +68,8 @@ class VllmEngine:
 
     `Outcome.token_ids` are vLLM's own, complete: the token that ended the answer is the last of
     them, so their number is the number of generated tokens. `stop_reason` names that token's id
-    as text, for the worker to drop it before decoding; `text` is set for rows with stop strings
-    only, which vLLM can find in text alone.
+    as text, for the worker to drop it before decoding; `text` is set only for rows with stop
+    strings, which vLLM can find in text alone, and for rows that keep special tokens in it.
     """
 
     def __init__(self) -> None:
@@ -104,12 +104,12 @@ class VllmEngine:
             try:
                 # vLLM copies the parameters, so equal ones may be the same object.
                 params = self._make_params(request.sampling, request.max_tokens)
-                prompt = {"prompt_token_ids": request.token_ids}
+                prompt = {"prompt_token_ids": list(request.token_ids)}
                 self._engine.add_request(str(request.row), prompt, params)
             except refusals as error:
                 self._refused.append(refused(request.row, error))
             else:
-                self._rows[request.row] = bool(params.stop)
+                self._rows[request.row] = params.detokenize
 
     def abort(self, rows: Iterable[int]) -> None:
         """Forget these rows."""
@@ -203,7 +203,7 @@ class VllmEngine:
             max_tokens=max_tokens,
             stop_token_ids=stop_ids,
             # One token at a time, detokenising costs four times as much as all else here.
-            detokenize=bool(fields.get("stop")),
+            detokenize=bool(fields.get("stop")) or fields.get("skip_special_tokens") is False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 

@@ -12,6 +12,7 @@ import socket
 import threading
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -31,9 +32,18 @@ def _this_process() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "boot": int(psutil.boot_time()),
+        "namespace": _pid_namespace(),
         "pid": os.getpid(),
         "started": psutil.Process().create_time(),
     }
+
+
+def _pid_namespace() -> str:
+    """Containers of one host may share its name, but a pid means another process in each."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:  # not Linux
+        return ""
 
 
 @dataclass(slots=True)
@@ -103,10 +113,8 @@ class Ledger:
         return unit in self._newest
 
     def _is_free(self, unit: str, epoch: int) -> bool:
-        holder = self.storage.read_if_there(layout.claim(unit, epoch))
-        if not holder:
-            return True
-        return self.is_silent(orjson.loads(holder)["worker"])
+        holder = _object(self.storage.read_if_there(layout.claim(unit, epoch))).get("worker")
+        return holder is None or self.is_silent(str(holder))
 
     def is_silent(self, worker: str) -> bool:
         """Whether a worker has ended, is dead, or has missed its lease."""
@@ -126,16 +134,24 @@ class Ledger:
 
 def read_heartbeat(storage: Storage, worker: str) -> dict[str, Any]:
     """The last state that a worker published; empty if there is none."""
-    raw = storage.read_if_there(layout.heartbeat(worker))
+    return _object(storage.read_if_there(layout.heartbeat(worker)))
+
+
+def _object(raw: bytes | None) -> dict[str, Any]:
+    """A JSON object; a file that a power cut tore is as good as none."""
     try:
-        return dict(orjson.loads(raw)) if raw else {}
-    except orjson.JSONDecodeError:  # torn by a power cut: as good as none
+        value = orjson.loads(raw or b"{}")
+    except orjson.JSONDecodeError:
         return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _died_here(state: dict[str, Any], me: dict[str, Any]) -> bool:
     """Whether the worker ran on this very machine and its process is gone: no need to wait."""
-    if state.get("host") != me["host"] or abs(state.get("boot", 0) - me["boot"]) > 5:
+    same_namespace = state.get("namespace", me["namespace"]) == me["namespace"]
+    if state.get("host") != me["host"] or not same_namespace:
+        return False
+    if abs(int(state.get("boot", 0)) - int(me["boot"])) > 5:
         return False
     try:
         started = psutil.Process(int(state["pid"])).create_time()

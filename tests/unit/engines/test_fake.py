@@ -52,7 +52,7 @@ def test_a_known_answer_stays_what_it_was() -> None:
     assert answer.finish_reason == "stop"
 
 
-KNOWN = b"itn  ysaywhvh w"
+KNOWN = b"yklhnxwh av q tnbgz"
 
 
 @pytest.mark.parametrize(("vocab_size", "low", "high"), [(256, 32, 123), (4096, 16, 4096)])

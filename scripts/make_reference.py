@@ -1,0 +1,357 @@
+"""Write the parts of the docs that repeat the source, or check that they are up to date.
+
+python scripts/make_reference.py            # write
+python scripts/make_reference.py --check    # write nothing, exit 1 if a file is out of date
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import typer
+
+from batchwright.cli.app import app
+from batchwright.config.job import Job
+from batchwright.core import errors
+from batchwright.core.sampling import PRESETS
+from batchwright.engines.fake import FakeOptions
+from batchwright.validate.sampling import DEFAULT_MAX_TOKENS
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "batchwright"
+
+NOTE = "<!-- Made by scripts/make_reference.py: change the source, then run it again. -->"
+TREE_BEGIN = "<!-- tree: begin (made by scripts/make_reference.py) -->"
+TREE_END = "<!-- tree: end -->"
+
+# The order in which the source is best read; what is missing here comes last, by name.
+READING_ORDER = (
+    "pipeline", "survey", "drive", "check", "roles", "prepare", "order", "worker", "wiring",
+    "read", "validate", "tokens", "plan", "engines", "executors", "write",
+    "rundir", "config", "core", "cli", "demo",
+)  # fmt: skip
+
+EXIT_OK = (0, "Done.")
+
+
+def make_all() -> dict[Path, str]:
+    """Every generated file with its content."""
+    reference = ROOT / "docs" / "reference"
+    readme = ROOT / "README.md"
+    return {
+        readme: with_tree(readme.read_text(encoding="utf-8")),
+        reference / "job-file.md": job_file_page(),
+        ROOT / "docs" / "job.schema.json": job_schema(),
+        reference / "cli.md": cli_page(),
+        reference / "errors.md": errors_page(),
+    }
+
+
+# --- README: the source tree -------------------------------------------------------------------
+
+
+def with_tree(readme: str) -> str:
+    """The README with a fresh tree between its markers."""
+    head, begin, rest = readme.partition(TREE_BEGIN)
+    _, end, tail = rest.partition(TREE_END)
+    if not (begin and end):
+        raise SystemExit(f"README.md lacks the markers {TREE_BEGIN} and {TREE_END}")
+    return f"{head}{begin}\n\n```text\n{tree()}\n```\n\n{end}{tail}"
+
+
+def tree() -> str:
+    """Each module with the first line of its docstring."""
+    lines: list[tuple[str, str]] = []
+    for path in _in_reading_order(PACKAGE):
+        if path.is_file():
+            lines.append((path.name, phrase(path)))
+            continue
+        lines.append((f"{path.name}/", phrase(path / "__init__.py")))
+        modules = sorted(path.glob("*.py"))
+        lines += [(f"  {one.name}", phrase(one)) for one in modules if one.name != "__init__.py"]
+    width = max(len(name) for name, _ in lines) + 2
+    return "\n".join(["src/batchwright/", *(f"  {name:{width}}{text}" for name, text in lines)])
+
+
+def phrase(module: Path) -> str:
+    """First line of a module's docstring, without its full stop."""
+    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0].removesuffix(".")
+
+
+def _in_reading_order(folder: Path) -> list[Path]:
+    known = {name: place for place, name in enumerate(READING_ORDER)}
+    entries = [path for path in folder.iterdir() if _has_code(path)]
+    return sorted(entries, key=lambda path: (known.get(path.stem, len(known)), path.name))
+
+
+def _has_code(path: Path) -> bool:
+    return path.suffix == ".py" or (path / "__init__.py").is_file()
+
+
+# --- job file ----------------------------------------------------------------------------------
+
+
+def job_schema() -> str:
+    """JSON Schema of the job file, for editors."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Job.model_json_schema()}
+    return orjson.dumps(schema, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def job_file_page() -> str:
+    """Every key of the job file."""
+    schema = Job.model_json_schema()
+    sections = schema["$defs"]
+    plain = {name: field for name, field in schema["properties"].items() if not _ref(field)}
+    lines = [
+        NOTE, "", "# The job file", "",
+        "A job file is YAML. Only `input.path` is required, and a model unless the engine is the "
+        "fake one. A key that is not known is an error that names the nearest known key and the "
+        "line. `--set section.key=value` sets any key from the command line, after the file is "
+        "read.", "",
+        "Relative paths in a job file (`input.path`, `output.path`, `run.dir`, "
+        "`model.chat_template`, and `model.name` or `model.tokenizer` where such a folder exists) "
+        "are meant relative to the file. Those given by `--set` or an option are meant relative "
+        "to the current folder.", "",
+        "Editors that read JSON Schema can check a job file against "
+        "[job.schema.json](../job.schema.json).", "",
+        "## Top level", "", *_field_table(plain, sections, required=()),
+    ]  # fmt: skip
+    for name, field in schema["properties"].items():
+        reference = _ref(field)
+        if reference:
+            section = sections[reference]
+            lines += ["", f"## {name}", "", _one_line(section.get("description", "")), ""]
+            required = section.get("required", ())
+            lines += _field_table(section["properties"], sections, required)
+            lines += _after_section(name, sections)
+    return "\n".join([*lines, ""])
+
+
+def _after_section(name: str, sections: Mapping[str, Any]) -> list[str]:
+    if name == "prompt":
+        example = sections["Example"]
+        table = _field_table(example["properties"], sections, example["required"])
+        return ["", "Each entry of `examples` has:", "", *table]
+    if name == "sampling":
+        rows = [
+            f"| `{preset}` | {', '.join(f'`{key}: {value}`' for key, value in fields.items())} |"
+            for preset, fields in PRESETS.items()
+        ]
+        return [
+            "", f"`max_tokens` is {DEFAULT_MAX_TOKENS} unless it is given. The presets set:", "",
+            "| preset | fields |", "|---|---|", *rows,
+        ]  # fmt: skip
+    if name == "engine":
+        rows = [f"| `{key}` | {text} |" for key, text in _attributes(FakeOptions.__doc__ or "")]
+        return [
+            "", "With `kind: vllm`, `options` takes the fields of the installed vLLM's "
+            "`EngineArgs`, and `omp_num_threads` for its CPU build. With `kind: fake`:", "",
+            "| option | meaning |", "|---|---|", *rows,
+        ]  # fmt: skip
+    return []
+
+
+def _field_table(
+    fields: Mapping[str, Any], sections: Mapping[str, Any], required: Iterable[str]
+) -> list[str]:
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        default = "required" if name in required else f"`{_yaml(field.get('default'))}`"
+        meaning = _one_line(field.get("description", ""))
+        lines.append(f"| `{name}` | {_type(field, sections)} | {default} | {meaning} |")
+    return lines
+
+
+def _type(field: Mapping[str, Any], sections: Mapping[str, Any]) -> str:
+    """A JSON Schema in a few words."""
+    if "anyOf" in field:
+        kinds = [_type(kind, sections) for kind in field["anyOf"] if kind.get("type") != "null"]
+        return " or ".join(kinds)
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if reference := _ref(field):
+        return reference.lower()
+    kind = field.get("type", "anything")
+    if kind == "array":
+        return f"list of {_type(field.get('items', {}), sections)}"
+    names = {"string": "text", "boolean": "true or false", "object": "mapping"}
+    return names.get(kind, kind) + _bounds(field)
+
+
+def _bounds(field: Mapping[str, Any]) -> str:
+    words = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {_number(field[word])}" for word, sign in words.items() if word in field]
+    if field.get("minLength"):
+        bounds.append("not empty")
+    return f", {', '.join(bounds)}" if bounds else ""
+
+
+def _number(value: float) -> str:
+    return (
+        f"{value:g}"
+        if abs(value) < 1e6
+        else f"{value:,.0f}"
+        if abs(value) < 1e15
+        else ("-2^63" if value < 0 else "2^63")
+    )
+
+
+def _ref(field: Mapping[str, Any]) -> str:
+    return str(field.get("$ref", "")).rpartition("/")[2]
+
+
+def _yaml(value: Any) -> str:
+    return "null" if value is None else orjson.dumps(value).decode().strip('"') or '""'
+
+
+def _attributes(docstring: str) -> list[tuple[str, str]]:
+    """`name: text` pairs of a Google docstring's Attributes section."""
+    body = docstring.partition("Attributes:")[2]
+    return [
+        (name, _one_line(text))
+        for name, text in re.findall(r"^ {8}(\w+): (.+(?:\n {12}.+)*)", body, re.MULTILINE)
+    ]
+
+
+# --- command line ------------------------------------------------------------------------------
+
+
+def cli_page() -> str:
+    """Every command, from the same declarations that `--help` shows."""
+    group = typer.main.get_command(app)
+    commands: dict[str, Any] = getattr(group, "commands")  # noqa: B009  (typer hides its type)
+    lines = [
+        NOTE, "", "# Commands", "", _one_line(group.help or ""), "",
+        "`batchwright --version` prints the version; `batchwright COMMAND --help` (or `-h`) shows "
+        "what stands here. With `--json` a command prints one JSON object on stdout; progress and "
+        "messages go to stderr always. [Exit codes](errors.md#exit-codes) are the same for all "
+        "commands.", "", "| command | what it does |", "|---|---|",
+    ]  # fmt: skip
+    lines += [
+        f"| [`{name}`](#batchwright-{name}) | {_one_line(command.help or '')} |"
+        for name, command in commands.items()
+    ]
+    for name, command in commands.items():
+        lines += ["", *_command(name, command)]
+    return "\n".join([*lines, ""])
+
+
+def _command(name: str, command: Any) -> list[str]:
+    arguments = [param for param in command.params if not param.opts[0].startswith("-")]
+    options = [param for param in command.params if param.opts[0].startswith("-")]
+    usage = " ".join(["batchwright", name, "[OPTIONS]", *(one.metavar for one in arguments)])
+    rows = [f"| `{one.metavar}` | | {_one_line(one.help or '')} |" for one in arguments]
+    for option in options:
+        spelled = ", ".join(f"`{text}`" for text in option.opts)
+        value = "" if option.is_flag else "VALUE, repeatable" if option.multiple else "VALUE"
+        default = "" if option.default in (None, False) else f" Default: `{option.default}`."
+        rows.append(f"| {spelled} | {value} | {_one_line(option.help or '')}{default} |")
+    head = ["| argument or option | value | meaning |", "|---|---|---|"]
+    return [
+        f"## batchwright {name}", "", _one_line(command.help or ""), "",
+        "```text", usage, "```", "", *head, *rows,
+    ]  # fmt: skip
+
+
+# --- errors ------------------------------------------------------------------------------------
+
+
+def errors_page() -> str:
+    """Exit codes, the tree of exceptions and the codes of rows."""
+    lines = [NOTE, "", "# Errors", "", "## Exit codes", "", "| code | meaning |", "|--:|---|"]
+    lines += [f"| {code} | {meaning} |" for code, meaning in _exit_codes()]
+    lines += [
+        "", "After 75 and 130 the same command goes on where it stopped. If the disk or the engine "
+        "was the cause, mend that first: the message names it.",
+        "", "## Exceptions", "", "```text", _tree_of_exceptions(), "```",
+        "", "With `--json` the object on stdout is "
+        '`{"error": {"kind": …, "message": …, "hint": …}, "exit_code": …}`, where `kind` is the '
+        "name of the class.",
+    ]  # fmt: skip
+    for title, intro, codes in (
+        ("Rejected rows", "Found before the engine; `status` is `rejected`.",
+         errors.REJECTION_CODES),
+        ("Failed rows", "Refused or lost by the engine; `status` is `failed`. `retry` runs them "
+         "again.", errors.FAILURE_CODES),
+        ("Warnings", "The row runs all the same; the codes stand in its `warnings`.",
+         errors.WARNING_CODES),
+    ):  # fmt: skip
+        lines += ["", f"## {title}", "", intro, "", "| code | meaning |", "|---|---|"]
+        lines += [f"| `{code}` | {meaning} |" for code, meaning in codes.items()]
+    return "\n".join([*lines, ""])
+
+
+def _tree_of_exceptions() -> str:
+    return (errors.__doc__ or "").partition("\n\n")[2].strip()
+
+
+def _exit_codes() -> list[tuple[int, str]]:
+    """Each exit code with what the errors that carry it say of themselves."""
+    meanings: dict[int, list[str]] = {}
+    for kind in _subclasses(errors.BatchwrightError):
+        own = kind.__mro__[1]
+        if own is not errors.BatchwrightError and own.exit_code == kind.exit_code:
+            continue  # its base says it
+        text = _one_line(kind.__doc__ or "").partition("Args:")[0].removesuffix(".")
+        meanings.setdefault(kind.exit_code, []).append(text)
+    meanings.setdefault(1, []).append(
+        "`verify` found that the run does not add up; or an internal error"
+    )
+    found = [EXIT_OK, (errors.EXIT_MANY_FAILED, _many_failed())]
+    found += [(code, ". Or: ".join(dict.fromkeys(texts)) + ".") for code, texts in meanings.items()]
+    return sorted(found)
+
+
+def _many_failed() -> str:
+    return (
+        "Finished and complete, but a larger share of rows than `run.max_failed` has no answer. "
+        "The results are there."
+    )
+
+
+def _subclasses(kind: type[errors.BatchwrightError]) -> list[type[errors.BatchwrightError]]:
+    found = []
+    for child in kind.__subclasses__():
+        found += [child, *_subclasses(child)]
+    return found
+
+
+# --- all ---------------------------------------------------------------------------------------
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def out_of_date() -> list[Path]:
+    """The generated files that are not what the source says."""
+    return [
+        path
+        for path, text in make_all().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+
+
+def main() -> None:
+    """Write, or check with `--check`."""
+    if sys.argv[1:] == ["--check"]:
+        stale = out_of_date()
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is out of date: run python scripts/make_reference.py")
+        sys.exit(1 if stale else 0)
+    if sys.argv[1:]:
+        sys.exit(__doc__)
+    for path in out_of_date():
+        path.write_text(make_all()[path], encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
+from tests.unit.rundir.test_state import put_receipt, receipt_of
+
+from batchwright.core.records import Chunk
+from batchwright.rundir import layout
+from batchwright.rundir.chunk_queue import LOOK_AGAIN_S, ChunkQueue
+from batchwright.rundir.ledger import Ledger
+
+LEASE_S = 60.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> SmallRun:
+    run = small_run(tmp_path, prompts(10), run__chunk_rows=2)
+    run.prepare()
+    run.order()
+    return run
+
+
+def queue_of(run: SmallRun, name: str, clock: ManualClock) -> ChunkQueue:
+    ledger = Ledger(run.storage, name, clock, LEASE_S)
+    ledger.heartbeat({})
+    return ChunkQueue(run.storage, ledger)
+
+
+def take(queue: ChunkQueue, clock: ManualClock) -> Chunk | None:
+    """Take a chunk, late enough for a look at the files."""
+    clock.sleep(LOOK_AGAIN_S)
+    return queue.take(clock.monotonic())
+
+
+def take_all(queue: ChunkQueue, clock: ManualClock) -> list[int]:
+    taken = []
+    while (chunk := take(queue, clock)) is not None:
+        taken.append(chunk.number)
+    return taken
+
+
+def done(run: SmallRun, chunk: int) -> None:
+    put_receipt(run, receipt_of(chunk, 2, {}))
+
+
+def test_chunks_come_in_the_order_of_the_order(run: SmallRun, clock: ManualClock) -> None:
+    assert take_all(queue_of(run, "a", clock), clock) == [0, 1, 2, 3, 4]
+
+
+def test_two_queues_share_and_take_no_chunk_twice(run: SmallRun, clock: ManualClock) -> None:
+    first, second = queue_of(run, "a", clock), queue_of(run, "b", clock)
+    taken = [take(queue, clock) for queue in (first, second, second, first, second, first, second)]
+    assert [chunk and chunk.number for chunk in taken] == [0, 1, 2, 3, 4, None, None]
+
+
+def test_a_chunk_with_a_receipt_is_not_taken(run: SmallRun, clock: ManualClock) -> None:
+    done(run, 0)
+    done(run, 3)
+    assert take_all(queue_of(run, "a", clock), clock) == [1, 2, 4]
+
+
+def test_a_silent_worker_s_chunks_are_taken_over(run: SmallRun, clock: ManualClock) -> None:
+    state = {"host": "far", "boot": 0, "pid": 1, "started": 0.0, "beat": 1}
+    run.storage.put(layout.heartbeat("gone"), orjson.dumps(state))
+    for number in (1, 2):
+        run.storage.create(layout.claim(f"chunk-0-{number:06d}", 0), b'{"worker":"gone"}')
+    queue = queue_of(run, "a", clock)
+    assert take_all(queue, clock) == [0, 3, 4]
+    clock.sleep(LEASE_S)
+    assert take_all(queue, clock) == [1, 2]
+
+
+def test_a_worker_that_ended_leaves_its_chunk_at_once(run: SmallRun, clock: ManualClock) -> None:
+    theirs = Ledger(run.storage, "them", clock, LEASE_S)
+    theirs.heartbeat({})
+    assert theirs.claim("chunk-0-000000")
+    queue = queue_of(run, "a", clock)
+    assert take_all(queue, clock) == [1, 2, 3, 4]
+    theirs.heartbeat({}, ended=True)
+    assert take_all(queue, clock) == [0]
+
+
+def test_a_chunk_that_another_finished_is_not_taken_over(run: SmallRun, clock: ManualClock) -> None:
+    theirs = Ledger(run.storage, "them", clock, LEASE_S)
+    theirs.heartbeat({})
+    assert theirs.claim("chunk-0-000000")
+    queue = queue_of(run, "a", clock)
+    take_all(queue, clock)
+    done(run, 0)
+    theirs.heartbeat({}, ended=True)
+    assert take(queue, clock) is None
+
+
+def test_files_are_listed_only_now_and_then(run: SmallRun, clock: ManualClock) -> None:
+    queue = queue_of(run, "a", clock)
+    take_all(queue, clock)
+    theirs = Ledger(run.storage, "b", clock, LEASE_S)
+    assert queue.take(clock.monotonic()) is None
+    theirs.heartbeat({}, ended=True)
+    assert queue.take(clock.monotonic()) is None
+
+
+def test_finished_only_when_every_chunk_has_a_receipt(run: SmallRun, clock: ManualClock) -> None:
+    queue, other = queue_of(run, "a", clock), queue_of(run, "b", clock)
+    mine = [take(queue, clock) for _ in range(3)]
+    theirs = take_all(other, clock)
+    assert take(queue, clock) is None
+    assert not queue.finished()
+    for chunk in mine:
+        assert chunk is not None
+        done(run, chunk.number)
+        queue.mark_done(chunk)
+    assert not queue.finished()
+    for number in theirs:
+        done(run, number)
+    assert take(queue, clock) is None
+    assert queue.finished()
+
+
+def test_a_queue_is_not_finished_before_the_order_is_complete(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    run = small_run(tmp_path, {"a.jsonl": prompts(4), "b.jsonl": prompts(4, 4)}, run__chunk_rows=4)
+    run.prepare([0])
+    run.order()
+    queue = queue_of(run, "a", clock)
+    assert take_all(queue, clock) == [0]
+    done(run, 0)
+    assert take(queue, clock) is None
+    assert not queue.finished()
+    run.prepare([1])
+    run.order()
+    assert take_all(queue, clock) == [1]
+    done(run, 1)
+    take(queue, clock)
+    assert queue.finished()
+
+
+def test_a_run_with_nothing_left_is_finished_after_one_look(
+    run: SmallRun, clock: ManualClock
+) -> None:
+    for number in range(5):
+        done(run, number)
+    queue = queue_of(run, "a", clock)
+    assert take(queue, clock) is None
+    assert queue.finished()

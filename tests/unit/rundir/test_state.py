@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
+
+from batchwright.core.errors import StorageError
+from batchwright.core.records import OrderBatch, Receipt
+from batchwright.order import order_failed_rows
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.state import Counts
+
+
+def receipt_of(number: int, rows: int, failures: dict[str, int], generation: int = 0) -> Receipt:
+    failed = sum(failures.values())
+    return Receipt(
+        generation, number, "f", "", rows, rows - failed, failed, 1, 10 * rows, 5 * rows, 0, 0,
+        "w", 1.0, failures,
+    )  # fmt: skip
+
+
+def put_receipt(run: SmallRun, receipt: Receipt) -> None:
+    name = f"chunk-{receipt.generation}-{receipt.chunk:06d}"
+    run.storage.commit(layout.receipt(name), artifacts.dump(receipt))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> SmallRun:
+    rows = [*prompts(7), {"id": "r1", "prompt": "again"}, "not json", {"id": "x"}]
+    run = small_run(tmp_path, rows, run__chunk_rows=4)
+    run.prepare()
+    return run
+
+
+def test_a_run_that_is_just_begun_has_nothing(run: SmallRun) -> None:
+    counts = run.state().counts()
+    assert (counts.rows, counts.settled, counts.chunks, counts.ordered) == (0, 0, 0, False)
+    assert not counts.complete
+    assert counts.share_without_answer == 0.0
+
+
+def test_an_ordered_run_has_rows_and_rejections_but_is_not_complete(run: SmallRun) -> None:
+    run.order()
+    counts = run.state().counts()
+    assert (counts.rows, counts.rejected, counts.ok, counts.failed) == (10, 3, 0, 0)
+    assert (counts.chunks, counts.chunks_done) == (2, 0)
+    assert counts.ordered
+    assert not counts.complete
+
+
+def test_receipts_complete_it_and_the_counts_add_up(run: SmallRun) -> None:
+    run.order()
+    put_receipt(run, receipt_of(0, 4, {"timeout": 1}))
+    put_receipt(run, receipt_of(1, 3, {}))
+    counts = run.state().counts()
+    assert counts.complete
+    assert (counts.ok, counts.failed, counts.rejected, counts.settled) == (6, 1, 3, 10)
+    assert counts.share_without_answer == 0.4
+    assert counts.failures == {"timeout": 1}
+    assert counts.as_json() == {
+        "rows_in": 10, "ok": 6, "failed": 1, "rejected": 3, "truncated": 2, "prompt_tokens": 70,
+        "completion_tokens": 35,
+    }  # fmt: skip
+
+
+def retry(run: SmallRun, *receipts: Receipt) -> Counts:
+    """The counts of a finished run after a second pass over what failed."""
+    state = run.state()
+    batch = OrderBatch(1, 0, (), (), (), (), 0, last=True)
+    assert state.generations == 1
+    run.storage.commit(layout.order_batch(1, 0), artifacts.dump(batch))
+    for receipt in receipts:
+        put_receipt(run, receipt)
+    return run.state().counts()
+
+
+def test_a_retried_row_counts_by_its_newest_outcome(run: SmallRun) -> None:
+    run.order()
+    put_receipt(run, receipt_of(0, 4, {"timeout": 2, "aborted": 1}))
+    put_receipt(run, receipt_of(1, 3, {}))
+    counts = retry(run, receipt_of(0, 3, {"aborted": 1}, generation=1))
+    assert (counts.rows, counts.ok, counts.failed, counts.settled) == (10, 6, 1, 10)
+
+
+def test_failures_of_retried_rows_are_not_counted_any_more(run: SmallRun) -> None:
+    run.order()
+    put_receipt(run, receipt_of(0, 4, {"timeout": 2, "aborted": 1}))
+    put_receipt(run, receipt_of(1, 3, {}))
+    counts = retry(run, receipt_of(0, 3, {}, generation=1))
+    assert counts.failed == 0
+    assert not {code: number for code, number in counts.failures.items() if number}
+
+
+def test_files_are_read_once(run: SmallRun) -> None:
+    run.order()
+    state = run.state()
+    put_receipt(run, receipt_of(0, 4, {}))
+    assert [one.chunk for one in state.refresh_receipts()] == [0]
+    assert state.refresh_receipts() == []
+    assert state.refresh_order() == []
+    assert len(state.batches) == 1
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(300)])
+def test_a_torn_receipt_is_named(run: SmallRun, torn: bytes) -> None:
+    run.order()
+    run.storage.put(layout.receipt("chunk-0-000000"), torn)
+    with pytest.raises(StorageError, match=r"receipts/chunk-0-000000\.json is damaged"):
+        run.state()
+
+
+def test_a_gap_in_the_order_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint for a damaged order file says to delete it: its rows must not vanish then."""
+    monkeypatch.setattr("batchwright.order.PARTS_PER_BATCH", 1)
+    files = {f"{name}.jsonl": prompts(3, start) for start, name in enumerate("abc")}
+    run = small_run(tmp_path, files)
+    run.prepare()
+    run.order()
+    run.storage.delete(layout.order_batch(0, 1))
+    with pytest.raises(StorageError, match="0-000001"):
+        run.state()
+
+
+def test_a_retry_of_nothing_makes_no_generation(run: SmallRun) -> None:
+    run.order()
+    put_receipt(run, receipt_of(0, 4, {}))
+    put_receipt(run, receipt_of(1, 3, {}))
+    assert order_failed_rows(run.storage, run.state(), None, []) == 0
+    assert run.state().generations == 1
