@@ -21,8 +21,6 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 WORDS = (
     "the service was quick and the staff kind but my order came cold late wrong again fine good "
@@ -38,6 +36,39 @@ def write_rows(path: Path, rows: int, seed: int = 0) -> int:
             text = " ".join(rng.choices(WORDS, k=rng.randint(5, 20)))
             file.write(f'{{"id": "r{row:08d}", "text": "{text}", "stars": {rng.randint(1, 5)}}}\n')
     return path.stat().st_size
+
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_tokenizer(folder: Path, data: Path) -> Path:
+    """A byte-level BPE that fits its text as real ones fit theirs: about 1.3 tokens a word."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    folder.mkdir(exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=4096,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    with data.open() as lines:
+        tokenizer.train_from_iterator((next(lines) for _ in range(5000)), trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "chat_template": CHATML,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text('{"model_type": "qwen2", "max_position_embeddings": 4096}')
+    return folder
 
 
 class Usage:
@@ -91,21 +122,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, default=None)
+    parser.add_argument("--chat", action="store_true", help="wrap each prompt in a chat template")
     parser.add_argument("--set", action="append", default=[])
     args = parser.parse_args()
-    from tests.support.tiny_model import make_tiny_model
-
     folder = args.folder or Path(tempfile.mkdtemp(prefix="batchwright-bench-"))
     folder.mkdir(parents=True, exist_ok=True)
-    model = make_tiny_model(folder / "model")
     data = folder / f"rows-{args.rows}.jsonl"
     size = data.stat().st_size if data.is_file() else write_rows(data, args.rows)
+    model = make_tokenizer(folder / "model", data)
     run_dir = folder / f"run-{args.rows}"
     shutil.rmtree(run_dir, ignore_errors=True)
     command = [
         sys.executable, "-m", "batchwright", "run", str(data), "--engine", "fake",
         "--model", str(model), "--prompt", "Review: {{ text }}\nSentiment:",
         "--max-tokens", "12", "--dir", str(run_dir), "--json",
+        "--set", f"prompt.chat={str(args.chat).lower()}",
     ]  # fmt: skip
     for setting in args.set:
         command += ["--set", setting]

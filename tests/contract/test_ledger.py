@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -135,13 +134,10 @@ def test_a_stolen_unit_is_stolen_by_one(storage: Storage, clock: ManualClock) ->
 
 
 def _heartbeat_of_process(storage: Storage, name: str, process: psutil.Process) -> None:
-    state = {
-        "host": socket.gethostname(),
-        "boot": int(psutil.boot_time()),
-        "pid": process.pid,
-        "started": process.create_time(),
-        "beat": 1,
-    }
+    """A heartbeat as if that process of this machine had written it."""
+    ledger(storage, name, ManualClock()).heartbeat({})
+    state = read_heartbeat(storage, name)
+    state |= {"pid": process.pid, "started": process.create_time()}
     storage.put(layout.heartbeat(name), orjson.dumps(state))
 
 

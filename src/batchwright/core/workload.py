@@ -1,0 +1,70 @@
+"""The work that a job asks for, as lengths: what the profile measures and the plan needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LengthHistogram:
+    """How many rows have how many tokens: ascending lengths and their counts, exact."""
+
+    lengths: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, values: Iterable[int]) -> LengthHistogram:
+        """The histogram of single lengths."""
+        found: dict[int, int] = {}
+        for value in values:
+            found[value] = found.get(value, 0) + 1
+        ordered = sorted(found.items())
+        return cls(tuple(length for length, _ in ordered), tuple(count for _, count in ordered))
+
+    @property
+    def rows(self) -> int:
+        """Rows in all."""
+        return sum(self.counts)
+
+    @property
+    def total(self) -> int:
+        """Tokens in all."""
+        return sum(n * count for n, count in zip(self.lengths, self.counts, strict=True))
+
+    @property
+    def mean(self) -> float:
+        """Tokens per row; 0 if there are no rows."""
+        return self.total / self.rows if self.counts else 0.0
+
+    @property
+    def longest(self) -> int:
+        """The largest length; 0 if there are no rows."""
+        return self.lengths[-1] if self.lengths else 0
+
+    def quantile(self, share: float) -> int:
+        """The smallest length that at least `share` of the rows do not exceed."""
+        wanted = share * self.rows
+        seen = 0
+        for length, count in zip(self.lengths, self.counts, strict=True):
+            seen += count
+            if seen >= wanted:
+                return length
+        return self.longest
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What has to be computed.
+
+    Attributes:
+        prompts: prompt tokens of the rows that will run.
+        outputs: output tokens measured in a pilot; None before one, when `max_tokens` stands in.
+        max_tokens: the largest output cap of any row.
+        cached_share: share of prompt tokens that the prefix cache is expected to save, 0 to 1.
+    """
+
+    prompts: LengthHistogram
+    outputs: LengthHistogram | None
+    max_tokens: int
+    cached_share: float = 0.0

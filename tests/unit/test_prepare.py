@@ -1,0 +1,428 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.rundir.small_runs import Row, SmallRun, prompts, small_run, write_rows
+
+from batchwright.core.errors import REJECTION_CODES, InputError, RowError
+from batchwright.core.records import Prompt
+from batchwright.rundir import layout
+from batchwright.rundir.prepared import open_part, prepared_receipt
+from batchwright.tokens.byte_level import ByteTokenizer
+
+BOS = 1
+
+
+class BosTokenizer(ByteTokenizer):
+    """Bytes, with one BOS ahead of raw text and `<s>` as its spelling."""
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        return ("<s>",)
+
+    def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        rows = super().encode(texts, add_special_tokens=add_special_tokens)
+        return [[BOS, *ids] for ids in rows] if add_special_tokens else rows
+
+
+class NoTemplate(ByteTokenizer):
+    @property
+    def has_chat_template(self) -> bool:
+        return False
+
+    def render_chat(self, prompt: Prompt) -> str:
+        raise RowError("no_chat_template", "the model has no chat template")
+
+
+def rows_of(run: SmallRun) -> list[dict[str, Any]]:
+    """Every prepared row, as plain data."""
+    files = [name for name in run.storage.names(layout.PREPARED) if name.endswith(".arrow")]
+    paths = [f"{layout.PREPARED}/{name}" for name in files]
+    return [row for path in paths for row in open_part(run.storage, path).read_all().to_pylist()]
+
+
+def prepared(tmp_path: Path, rows: Sequence[Row] | Path, **settings: Any) -> list[dict[str, Any]]:
+    run = small_run(tmp_path, rows, **settings)
+    run.prepare()
+    return rows_of(run)
+
+
+def text_of(row: dict[str, Any]) -> str:
+    return bytes(row["token_ids"]).decode()
+
+
+GOOD = {"id": "good", "prompt": "fine"}
+PLAIN: list[tuple[Row, str]] = [
+    ('{"id": "x"', "bad_json"),
+    ('{"id": "x", "prompt": "y"} {}', "bad_json"),
+    (b'{"id": "x", "prompt": "\xff"}', "bad_unicode"),
+    ('{"id": "x", "prompt": "\\ud800"}', "bad_unicode"),
+    ("[1, 2]", "not_an_object"),
+    ("null", "not_an_object"),
+    ({"prompt": "x"}, "missing_id"),
+    ({"id": None, "prompt": "x"}, "missing_id"),
+    ({"id": "", "prompt": "x"}, "missing_id"),
+    ({"id": 1.5, "prompt": "x"}, "bad_id"),
+    ({"id": True, "prompt": "x"}, "bad_id"),
+    ({"id": "x"}, "missing_prompt"),
+    ({"id": "x", "prompt": None}, "missing_prompt"),
+    ({"id": "x", "prompt": ""}, "empty_prompt"),
+    ({"id": "x", "messages": []}, "empty_prompt"),
+    ({"id": "x", "prompt": []}, "empty_prompt"),
+    ({"id": "x", "prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "ambiguous_prompt"),
+    ({"id": "x", "prompt": {"a": 1}}, "bad_prompt"),
+    ({"id": "x", "prompt": 7}, "bad_prompt"),
+    ({"id": "x", "prompt": ["a", "b"]}, "bad_prompt"),
+    ({"id": "x", "prompt": [[1], [2]]}, "bad_prompt"),
+    ({"id": "x", "prompt": [1, "a"]}, "bad_token_ids"),
+    ({"id": "x", "prompt": [True, False]}, "bad_token_ids"),
+    ({"id": "x", "prompt": [1.5]}, "bad_token_ids"),
+    ({"id": "x", "prompt": [1, 256]}, "bad_token_ids"),
+    ({"id": "x", "prompt": [-1]}, "bad_token_ids"),
+    ({"id": "x", "prompt": [2**70]}, "bad_token_ids"),
+    ({"id": "x", "messages": [{"role": "king", "content": "a"}]}, "bad_messages"),
+    ({"id": "x", "messages": [{"role": "user"}]}, "bad_messages"),
+    ({"id": "x", "messages": "not json"}, "bad_messages"),
+    ({"id": "x", "messages": [{"role": "assistant", "content": "a"}]}, "chat_template_error"),
+    ({"id": "x", "prompt": "y" * 300}, "prompt_too_long"),
+    ({"id": "x", "prompt": "y", "temperature": "hot"}, "bad_sampling"),
+    ({"id": "x", "prompt": "y", "max_tokens": 0}, "bad_sampling"),
+    ({"id": "x", "prompt": "y", "min_tokens": 9, "max_tokens": 8}, "bad_sampling"),
+    ({"id": "x", "prompt": "y", "n": 3}, "unsupported"),
+    ({"id": "x", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "unsupported"),
+]
+ENGINE = {"max_model_len": 256}
+
+
+@pytest.fixture(scope="module")
+def all_plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    rows: list[Row] = [GOOD, *(row for row, _ in PLAIN), GOOD]
+    return prepared(tmp_path_factory.mktemp("plain"), rows, engine__options=ENGINE)
+
+
+@pytest.mark.parametrize("index", range(len(PLAIN)))
+def test_a_bad_row_gets_its_code(all_plain: list[dict[str, Any]], index: int) -> None:
+    row = all_plain[index + 1]
+    assert row["error_code"] == PLAIN[index][1], row["error"]
+    assert row["error"]
+    assert row["token_ids"] == []
+    assert row["line"] == index + 2
+
+
+def test_good_rows_among_bad_ones_are_untouched(all_plain: list[dict[str, Any]]) -> None:
+    for row in (all_plain[0], all_plain[-1]):
+        assert row["error_code"] is None
+        assert text_of(row) == "fine"
+        assert json.loads(row["input"]) == GOOD
+    assert len(all_plain) == len(PLAIN) + 2
+
+
+def test_the_codes_that_need_other_jobs(tmp_path: Path) -> None:
+    seen = {code for _, code in PLAIN}
+    row = {"id": "x", "messages": [{"role": "user", "content": "hi"}]}
+    rows = prepared(tmp_path / "a", [GOOD, row], tokenizer=NoTemplate())
+    seen.add(rows[1]["error_code"])
+    rows = prepared(tmp_path / "b", [{"t": 2}, {"u": 1}, {"t": 0}], prompt__template="{{ 4 / t }}")
+    assert [row["error_code"] for row in rows] == [None, "missing_field", "template_error"]
+    seen.update(row["error_code"] for row in rows)
+    (tmp_path / "c.csv").write_text("id,prompt\n1,a\n2\n3,b,c\n")
+    rows = prepared(tmp_path / "c", tmp_path / "c.csv")
+    assert [row["error_code"] for row in rows] == [None, "bad_csv", "bad_csv"]
+    seen.update(row["error_code"] for row in rows)
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}}
+    rows = prepared(tmp_path / "d", [line, line | {"body": None}])
+    assert [row["error_code"] for row in rows] == [None, "bad_envelope"]
+    seen.update(row["error_code"] for row in rows)
+    assert seen - {None} == REJECTION_CODES.keys() - {"duplicate_id"}
+
+
+def test_the_message_of_a_long_prompt_names_both_numbers(all_plain: list[dict[str, Any]]) -> None:
+    (row,) = [row for row in all_plain if row["error_code"] == "prompt_too_long"]
+    assert "300 tokens" in row["error"]
+    assert "256" in row["error"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("007", "007"), ("a ", "a "), (7, "7"), (9007199254740993, "9007199254740993"),
+     (2**64 + 1, "18446744073709551617"), (-5, "-5"), ("ü", "ü")],
+)  # fmt: skip
+def test_ids_are_kept_to_the_digit(tmp_path: Path, value: Any, text: str) -> None:
+    (row,) = prepared(tmp_path, [{"id": value, "prompt": "x"}])
+    assert row["id"] == text
+
+
+def test_a_rejected_row_keeps_its_id(tmp_path: Path) -> None:
+    rows = prepared(tmp_path, [GOOD, {"id": 9007199254740993, "prompt": ""}])
+    assert rows[1]["id"] == "9007199254740993"
+
+
+@pytest.mark.parametrize("column", ["custom_id", "id", "key"])
+def test_the_id_column_is_the_asked_one_or_a_usual_one(tmp_path: Path, column: str) -> None:
+    settings = {"input__id": "key"} if column == "key" else {}
+    (row,) = prepared(tmp_path, [{column: "k", "prompt": "x"}], **settings)
+    assert row["id"] == "k"
+
+
+def test_rows_known_by_their_number_have_no_id_yet(tmp_path: Path) -> None:
+    (row,) = prepared(tmp_path, [{"id": "unused", "prompt": "x"}], input__id="row")
+    assert row["id"] is None
+
+
+def test_raw_text_has_one_bos_and_chat_none_of_its_own(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        {"prompt": "raw"}, {"messages": [{"role": "user", "content": "hi"}]}, {"prompt": [7, 8, 9]},
+    ]  # fmt: skip
+    raw, chat, ids = prepared(tmp_path, rows, tokenizer=BosTokenizer())
+    assert raw["token_ids"] == [BOS, *b"raw"]
+    assert text_of(chat) == "user: hi\nassistant:"
+    assert ids["token_ids"] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("source", [{"prompt__column": "q"}, {"prompt__template": "{{ q }}"}])
+def test_columns_and_templates_are_chat_messages_if_asked(
+    tmp_path: Path, source: dict[str, str]
+) -> None:
+    rows: list[Row] = [{"q": "why?"}]
+    chat = {"prompt__chat": True, "prompt__system": "Be brief."}
+    (row,) = prepared(tmp_path / "chat", rows, **source, **chat)
+    assert text_of(row) == "system: Be brief.\nuser: why?\nassistant:"
+    (row,) = prepared(tmp_path / "raw", rows, **source)
+    assert text_of(row) == "why?"
+
+
+def test_a_real_tokenizer_renders_its_template_once(tmp_path: Path, tiny_model: Path) -> None:
+    run = small_run(tmp_path, [{"q": "hi"}], prompt__column="q", model__name=str(tiny_model))
+    assert run.manifest.chat
+    from batchwright.roles import job_tokenizer
+
+    run.tokenizer = job_tokenizer(run.job)
+    run.prepare()
+    (row,) = rows_of(run)
+    (text,) = run.tokenizer.decode([row["token_ids"]], [[]])
+    assert row["token_ids"].count(1) == 2  # <|im_start|> of the user and of the answer
+    assert text == "user\nhi\nassistant\n"
+
+
+def test_text_of_the_row_is_data(tmp_path: Path) -> None:
+    rows = prepared(tmp_path, [{"q": "{{ 7*7 }}"}], prompt__template="Say: {{ q }}")
+    assert text_of(rows[0]) == "Say: {{ 7*7 }}"
+
+
+@pytest.mark.parametrize(
+    ("row", "warnings"),
+    [
+        ({"prompt": "fine"}, None),
+        ({"prompt": " \u200b\n"}, ["blank_prompt"]),
+        ({"prompt": "a <s> b"}, ["special_tokens"]),
+        ({"messages": [{"role": "user", "content": "<s>"}]}, ["special_tokens"]),
+        ({"messages": [{"role": "user", "content": ""}]}, ["blank_prompt"]),
+    ],
+)
+def test_odd_rows_run_with_a_warning(
+    tmp_path: Path, row: Row, warnings: list[str] | None
+) -> None:
+    run = small_run(tmp_path, [row], tokenizer=BosTokenizer())
+    (receipt,) = run.prepare()
+    (found,) = rows_of(run)
+    assert found["error_code"] is None
+    assert found["warnings"] == warnings
+    assert receipt.warnings == dict.fromkeys(warnings or [], 1)
+
+
+def test_special_tokens_of_the_job_s_own_template_are_no_warning(tmp_path: Path) -> None:
+    rows = prepared(
+        tmp_path, [{"q": "x"}], prompt__template="<s>{{ q }}", tokenizer=BosTokenizer()
+    )
+    assert rows[0]["warnings"] is None
+
+
+def test_another_model_in_an_envelope_is_a_warning(tmp_path: Path) -> None:
+    body = {"prompt": "x", "model": "gpt-9", "max_tokens": 3, "temperature": 1}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
+    (row,) = prepared(tmp_path, [line])
+    assert row["warnings"] == ["model_ignored"]
+    assert row["max_tokens"] == 3
+    assert json.loads(row["sampling"]) == {"temperature": 1.0}
+    assert row["id"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("length", "asked", "cap"), [(10, None, 90), (10, 5, 5), (10, 90, 90), (10, 91, 90), (99, 5, 1)]
+)
+def test_the_answer_is_capped_to_the_room_left(
+    tmp_path: Path, length: int, asked: int | None, cap: int
+) -> None:
+    row: Row = {"prompt": "x" * length, "max_tokens": asked}
+    (found,) = prepared(tmp_path, [row], engine__options={"max_model_len": 100})
+    assert found["error_code"] is None
+    assert found["max_tokens"] == cap
+
+
+def test_a_row_whose_shortest_answer_has_no_room_does_not_reach_the_engine(tmp_path: Path) -> None:
+    """The engine would refuse it: min_tokens above max_tokens."""
+    row: Row = {"prompt": "x" * 95, "min_tokens": 10, "max_tokens": 20}
+    (found,) = prepared(tmp_path, [row], engine__options={"max_model_len": 100})
+    if found["error_code"] is None:
+        assert json.loads(found["sampling"]).get("min_tokens", 0) <= found["max_tokens"]
+    else:
+        assert found["error_code"] in ("prompt_too_long", "bad_sampling")
+
+
+LETTERS = "".join(chr(ord("a") + place % 26) for place in range(200))
+
+
+@pytest.mark.parametrize("policy", ["truncate_left", "truncate_right"])
+@pytest.mark.parametrize(("max_tokens", "kept"), [(30, 70), (60, 50), (1000, 50)])
+def test_a_long_prompt_is_cut_on_the_asked_side(
+    tmp_path: Path, policy: str, max_tokens: int, kept: int
+) -> None:
+    """Room for max_tokens is made, but never more than half of the context."""
+    rows: list[Row] = [{"prompt": LETTERS}, {"prompt": "short"}]
+    long, short = prepared(
+        tmp_path, rows, plan__over_length=policy, sampling__max_tokens=max_tokens,
+        engine__options={"max_model_len": 100},
+    )  # fmt: skip
+    assert long["truncated"] is True
+    assert text_of(long) == (LETTERS[-kept:] if policy == "truncate_left" else LETTERS[:kept])
+    assert long["max_tokens"] == min(max_tokens, 100 - kept)
+    assert (short["truncated"], text_of(short)) == (False, "short")
+
+
+def test_cutting_a_prompt_on_the_left_keeps_its_bos(tmp_path: Path) -> None:
+    (row,) = prepared(
+        tmp_path, [{"prompt": LETTERS}], plan__over_length="truncate_left",
+        sampling__max_tokens=30, engine__options={"max_model_len": 100}, tokenizer=BosTokenizer(),
+    )  # fmt: skip
+    assert row["token_ids"] == [BOS, *LETTERS[-69:].encode()]
+
+
+def test_cutting_a_chat_keeps_the_header_of_the_answer(tmp_path: Path) -> None:
+    """Without it the model goes on with the user's words instead of answering."""
+    (row,) = prepared(
+        tmp_path, [{"messages": [{"role": "user", "content": LETTERS}]}],
+        plan__over_length="truncate_right", engine__options={"max_model_len": 100},
+    )  # fmt: skip
+    assert text_of(row).endswith("assistant:")
+
+
+def test_a_cut_prompt_of_token_ids_is_marked_too(tmp_path: Path) -> None:
+    (row,) = prepared(
+        tmp_path, [{"prompt": list(range(200))}], plan__over_length="truncate_left",
+        sampling__max_tokens=10, engine__options={"max_model_len": 100},
+    )  # fmt: skip
+    assert row["token_ids"] == list(range(110, 200))
+    assert row["truncated"]
+
+
+def test_sampling_of_job_and_row_are_merged(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        {"prompt": "a"},
+        {"prompt": "b", "temperature": 0, "top_p": None, "stop": "x", "max_tokens": 9},
+    ]
+    plain, own = prepared(tmp_path, rows, sampling__preset="balanced", sampling__seed=3)
+    assert json.loads(plain["sampling"]) == {"temperature": 0.7, "top_p": 0.9, "seed": 3}
+    assert plain["max_tokens"] == 512
+    assert json.loads(own["sampling"]) == {
+        "temperature": 0.0, "top_p": 0.9, "seed": 3, "stop": ["x"],
+    }  # fmt: skip
+    assert own["max_tokens"] == 9
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [({"sampling__row_fields": "none"}, 512), ({"sampling__row_fields": ["seed"]}, 512),
+     ({"prompt__column": "prompt"}, 512), ({"sampling__row_fields": ["max_tokens"]}, 4)],
+)  # fmt: skip
+def test_columns_override_sampling_only_where_they_may(
+    tmp_path: Path, settings: dict[str, Any], tokens: int
+) -> None:
+    (row,) = prepared(tmp_path, [{"prompt": "a", "max_tokens": 4}], **settings)
+    assert row["max_tokens"] == tokens
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchwright.prepare.ROWS_PER_BATCH", 2)
+    monkeypatch.setattr("batchwright.prepare.ROWS_PER_PART", 4)
+
+
+def test_a_split_is_prepared_in_parts_of_which_the_last_says_so(
+    tmp_path: Path, small_parts: None
+) -> None:
+    run = small_run(tmp_path, ["", *prompts(4), "", "{bad", *prompts(4, 4), ""])
+    receipts = run.prepare()
+    assert [(one.part, one.rows, one.rejected, one.last) for one in receipts] == [
+        (0, 4, 0, False), (1, 4, 1, False), (2, 1, 0, True),
+    ]  # fmt: skip
+    assert receipts[-1].num_lines == 12
+    assert [row["line"] for row in rows_of(run)] == [2, 3, 4, 5, 7, 8, 9, 10, 11]
+    assert sum(one.prompt_tokens for one in receipts) == sum(
+        len(row["token_ids"]) for row in rows_of(run)
+    )
+
+
+def test_parts_that_are_there_are_passed_over(tmp_path: Path, small_parts: None) -> None:
+    run = small_run(tmp_path, prompts(10))
+    first = run.prepare()
+    before = {name: (run.storage.root / "prepared" / name).stat().st_mtime_ns
+              for name in run.storage.names(layout.PREPARED)}  # fmt: skip
+    run.storage.delete(layout.prepared_receipt(0, 1))
+    assert run.prepare() == first
+    after = {name: (run.storage.root / "prepared" / name).stat().st_mtime_ns
+             for name in run.storage.names(layout.PREPARED)}  # fmt: skip
+    written = {name for name in after if after[name] != before[name]}
+    assert written == {"part-000000-0001.arrow", "part-000000-0001.json"}
+
+
+def test_an_empty_split_makes_one_empty_part(tmp_path: Path) -> None:
+    run = small_run(tmp_path, {"a.jsonl": prompts(1), "b.jsonl": ["", " "]})
+    run.prepare()
+    receipt = prepared_receipt(run.storage, 1, 0)
+    assert receipt is not None
+    assert (receipt.rows, receipt.rejected, receipt.last, receipt.num_lines) == (0, 0, True, 2)
+
+
+def test_a_part_whose_receipt_names_its_hash(tmp_path: Path) -> None:
+    import hashlib
+
+    run = small_run(tmp_path, prompts(3))
+    (receipt,) = run.prepare()
+    assert hashlib.sha256(run.storage.read(receipt.file)).hexdigest() == receipt.sha256
+
+
+def test_column_kinds_of_json_rows(tmp_path: Path) -> None:
+    rows: list[Row] = [{"prompt": "a", "x": 1}, {"prompt": "b", "x": 2**63}, {"y": None}, "{bad"]
+    (receipt,) = small_run(tmp_path, rows).prepare()
+    assert receipt.column_kinds == {"prompt": ["string"], "x": ["int", "bigint"], "y": ["null"]}
+
+
+def test_parquet_keeps_its_types_and_needs_no_kinds(tmp_path: Path) -> None:
+    table = pa.table({"id": pa.array([2**53 + 1, None]), "prompt": ["a", "b"]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    run = small_run(tmp_path, tmp_path / "t.parquet")
+    (receipt,) = run.prepare()
+    assert receipt.column_kinds == {}
+    first, second = rows_of(run)
+    assert first["id"] == "9007199254740993"
+    assert first["input"] == {"id": 2**53 + 1, "prompt": "a"}
+    assert second["error_code"] == "missing_id"
+
+
+def test_a_file_that_breaks_off_ends_the_split_loudly(tmp_path: Path) -> None:
+    import gzip
+
+    path = tmp_path / "cut.jsonl.gz"
+    rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{i}" * 50} for i in range(2000)])
+    path.write_bytes(gzip.compress(rows.read_bytes())[:-200])
+    run = small_run(tmp_path, path)
+    with pytest.raises(InputError, match=r"cut\.jsonl\.gz"):
+        run.prepare()
+    assert not any(prepared_receipt(run.storage, 0, part) and
+                   prepared_receipt(run.storage, 0, part).last for part in range(3))  # type: ignore[union-attr]  # fmt: skip
