@@ -39,6 +39,7 @@ class Progress:
     """A look at a run.
 
     Attributes:
+        run_dir: where it lives.
         counts: what is committed.
         rows_expected: rows of the whole input, an estimate until `counts.ordered`.
         rows_done: committed, and finished but not committed yet.
@@ -48,6 +49,7 @@ class Progress:
         phase: what is going on, in a few words.
     """
 
+    run_dir: Path
     counts: Counts
     rows_expected: int
     rows_done: int
@@ -78,7 +80,7 @@ def drive(
             watch(driver.progress())
             if stop.wait(LOOK_EVERY_S):
                 raise errors.Stopped(
-                    "stopped", "Run the same command again: it goes on where it stopped."
+                    "before the end", "Run the same command again: it goes on where it stopped."
                 )
         watch(driver.progress())
         driver.leave()
@@ -133,6 +135,7 @@ class _Driver:
         rows_per_s, tokens_per_s = self._rate.add(self._clock.monotonic(), done, tokens)
         left = max(0, expected - done)
         return Progress(
+            run_dir=self._storage.root,
             counts=counts,
             rows_expected=expected,
             rows_done=done,

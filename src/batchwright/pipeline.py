@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import yaml
 
 from batchwright.check import Validation, check_rows
 from batchwright.config.job import Job
-from batchwright.core.errors import InputError, JobError, VerifyError
+from batchwright.core.errors import InputError, JobError, StorageError, VerifyError
 from batchwright.core.records import OrderBatch
 from batchwright.drive import Progress, drive
 from batchwright.order import RejectedRows, column_kinds, order_failed_rows
@@ -71,6 +72,7 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
     storage = Storage(run_dir)
     manifest, resumed = open_manifest(storage, wanted)
     storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
+    _check_writable(_results_dir(storage, job))
     drive(storage, manifest, job, watch, stop)
     results = finish(storage, manifest, job)
     return _conclude(storage, results, started_at, resumed=resumed)
@@ -112,7 +114,7 @@ def finish(storage: Storage, manifest: Manifest, job: Job) -> list[Path]:
     if counts.rows == 0:
         raise InputError("no rows in the input", "Every file is empty or has only blank lines.")
     _remove_orphans(storage, state)
-    out_dir = Path(job.output.path) if job.output.path else storage.root / layout.RESULTS
+    out_dir = _results_dir(storage, job)
     return _export(storage, manifest, state, out_dir, job.output.format, job)
 
 
@@ -121,12 +123,11 @@ def export(
 ) -> list[Path]:
     """Write the results of a finished run again, elsewhere or in another format."""
     storage, manifest, job = open_run(run_dir)
-    default = Path(job.output.path) if job.output.path else storage.root / layout.RESULTS
     return _export(
         storage,
         manifest,
         _complete_state(storage),
-        out_dir or default,
+        out_dir or _results_dir(storage, job),
         output_format or job.output.format,
         job,
     )
@@ -186,6 +187,23 @@ def _export(
         target_file_bytes=job.output.target_file_mb << 20,
         total_rows=state.counts().rows,
     )
+
+
+def _results_dir(storage: Storage, job: Job) -> Path:
+    return Path(job.output.path) if job.output.path else storage.root / layout.RESULTS
+
+
+def _check_writable(folder: Path) -> None:
+    """Find out now, not after hours, that the results cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StorageError(
+            f"the results cannot be written to {folder}: {error.strerror}",
+            "Choose another folder: -o FOLDER, or output.path in the job file.",
+        ) from error
 
 
 def _conclude(

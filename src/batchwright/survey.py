@@ -16,6 +16,7 @@ from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import SourceFile
+from batchwright.engines.vllm_setup import check_model
 from batchwright.prepare import make_prompt_builder, make_row_sampling
 from batchwright.read.files import list_files
 from batchwright.read.rows import input_type, peek
@@ -50,6 +51,8 @@ def survey(job: Job) -> Manifest:
     if not splits:
         raise InputError(f"no rows in {job.input.path}", "Every file is empty.")
     tokenizer = job_tokenizer(job)
+    if job.engine.kind == "vllm":
+        check_model(job.model.name, job.engine.options)
 
     make_row_sampling(job)
     chat = wants_chat(job, tokenizer)

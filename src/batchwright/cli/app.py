@@ -83,7 +83,7 @@ def run(
     }
     with ending(as_json=as_json):
         job, folder = job_and_dir(source, options, settings or [], run_dir)
-        with stopping() as stop, render.watching(folder, as_json=as_json) as watch:
+        with stopping() as stop, render.watching(as_json=as_json) as watch:
             summary = pipeline.run(job, folder, watch, stop)
         render.show_summary(summary, as_json=as_json)
         leave(summary.counts.share_without_answer > job.run.max_failed)
@@ -131,7 +131,7 @@ def retry(
     from batchwright import pipeline
 
     with ending(as_json=as_json):
-        with stopping() as stop, render.watching(run_dir, as_json=as_json) as watch:
+        with stopping() as stop, render.watching(as_json=as_json) as watch:
             summary = pipeline.retry(run_dir, watch, stop, code or [])
         render.show_summary(summary, as_json=as_json)
         _, _, job = pipeline.open_run(run_dir)

@@ -24,7 +24,7 @@ def run_demo(folder: Path, stop: threading.Event, *, as_json: bool) -> None:
     if (run_dir / "manifest.json").is_file():  # an earlier demo: this one is to be seen working
         shutil.rmtree(run_dir)
     job, run_dir = job_and_dir(str(job_file), {}, [], run_dir)
-    with render.watching(run_dir, as_json=as_json) as watch:
+    with render.watching(as_json=as_json) as watch:
         summary = pipeline.run(job, run_dir, watch, stop)
     rows = _read_results(summary.results)
     right = sum(is_right(row) for row in rows)

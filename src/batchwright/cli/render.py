@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import orjson
 import typer
 
-from batchwright.core.errors import BatchwrightError, JobError
+from batchwright.core.errors import BatchwrightError, Interrupted, JobError, Stopped
 
 if TYPE_CHECKING:
     from batchwright.check import Validation
@@ -28,10 +28,8 @@ Watch = Callable[["Progress"], None]
 
 
 @contextmanager
-def watching(run_dir: Path | None, *, as_json: bool) -> Iterator[Watch]:
+def watching(*, as_json: bool) -> Iterator[Watch]:
     """A function that shows progress: a bar on a terminal, a line every 10 s elsewhere."""
-    if run_dir is not None:
-        say(f"run directory: {run_dir}")
     if sys.stderr.isatty() and not as_json:
         with _bar() as watch:
             yield watch
@@ -39,13 +37,30 @@ def watching(run_dir: Path | None, *, as_json: bool) -> Iterator[Watch]:
         yield _PlainLines()
 
 
+def opening_lines(progress: Progress) -> list[str]:
+    """Where the run lives, and what was done before this start."""
+    counts = progress.counts
+    lines = [f"run directory: {progress.run_dir}"]
+    if counts.chunks_done and not counts.complete:
+        about = "" if counts.ordered else "about "
+        lines.append(
+            f"going on: {counts.settled:,} of {about}{progress.rows_expected:,} rows are done"
+        )
+    return lines
+
+
 class _PlainLines:
     def __init__(self) -> None:
         self._said_at = time.monotonic() - PLAIN_EVERY_S + 2.0
         self._last = ""
+        self._opened = False
 
     def __call__(self, progress: Progress) -> None:
         """Print a line if it is time for one."""
+        if not self._opened:
+            self._opened = True
+            for line in opening_lines(progress):
+                say(line)
         now = time.monotonic()
         done = progress.counts.complete
         if now - self._said_at < PLAIN_EVERY_S and not done:
@@ -73,6 +88,24 @@ def progress_line(progress: Progress) -> str:
     return " · ".join([*parts, progress.phase])
 
 
+def short_line(progress: Progress) -> str:
+    """Progress beside a bar, short enough for 80 columns."""
+    if not progress.rows_expected:
+        return f"reading the input · {progress.phase}"
+    about = "" if progress.counts.ordered else "~"
+    parts = [f"{progress.rows_done:,}/{about}{progress.rows_expected:,} rows"]
+    without_answer = progress.counts.failed + progress.counts.rejected
+    if progress.phase == "running":
+        parts += [f"{progress.rows_per_s:,.0f}/s", f"{progress.tokens_per_s:,.0f} tok/s"]
+    else:
+        parts.append(progress.phase)
+    if without_answer:
+        parts.append(f"[red]{without_answer:,} bad[/]")
+    if progress.eta_s is not None and not progress.counts.complete:
+        parts.append(f"{duration(progress.eta_s)} left")
+    return " · ".join(parts)
+
+
 @contextmanager
 def _bar() -> Iterator[Watch]:
     from rich.console import Console
@@ -80,18 +113,22 @@ def _bar() -> Iterator[Watch]:
 
     columns = (
         TextColumn("[bold]{task.percentage:>3.0f}%"),
-        BarColumn(bar_width=30),
+        BarColumn(bar_width=12),
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=Console(stderr=True), transient=False) as bars:
         task = bars.add_task("starting", total=None)
+        opened: list[str] = []
 
         def watch(shown: Any) -> None:
+            if not opened:
+                opened.extend(opening_lines(shown))
+                bars.console.print("\n".join(opened), highlight=False)
             bars.update(
                 task,
                 total=shown.rows_expected or None,
                 completed=shown.rows_done,
-                description=progress_line(shown),
+                description=short_line(shown),
             )
 
         yield cast("Watch", watch)
@@ -210,7 +247,7 @@ def show_error(error: BatchwrightError, *, as_json: bool) -> None:
     if as_json:
         body = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
         show_json({"error": body, "exit_code": error.exit_code})
-    kind = "stopped" if error.exit_code in {75, 130} else "error"
+    kind = "stopped" if isinstance(error, Stopped | Interrupted) else "error"
     say(f"{kind}: {error}")
 
 

@@ -83,7 +83,7 @@ class VllmEngine:
 
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Import vLLM and load the model."""
-        check_model(settings)
+        check_model(settings.model, settings.options)
         on_cpu = is_cpu_build()
         prepare_environment(settings.options, on_cpu=on_cpu)
         version = import_vllm()

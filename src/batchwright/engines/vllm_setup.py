@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -78,23 +79,23 @@ def default_omp_threads() -> int:
     return max(1, cores - 1)
 
 
-def check_model(settings: EngineSettings) -> None:
+def check_model(name: str, options: Mapping[str, Any]) -> None:
     """Say what a model folder lacks, before vLLM says it in forty lines."""
-    folder = Path(settings.model)
-    if not settings.model:
+    folder = Path(name)
+    if not name:
         raise JobError("no model is named", "Set model.name to a folder or a hub id.")
     if folder.is_file():
         return  # one GGUF file
     if not folder.is_dir():
-        if folder.is_absolute() or settings.model.startswith((".", "~")):
-            raise JobError(f"model folder {settings.model} does not exist", "Check model.name.")
+        if folder.is_absolute() or name.startswith((".", "~")):
+            raise JobError(f"model folder {name} does not exist", "Check model.name.")
         return  # a hub id
     if any(folder.glob("*.gguf")):
         return  # it carries its own config
     if not (folder / "config.json").is_file():
         hint = "Name the folder that holds config.json and the weights."
         raise JobError(f"model folder {folder} has no config.json", hint)
-    dummy = settings.options.get("load_format") == "dummy"
+    dummy = options.get("load_format") == "dummy"
     if not dummy and not any(any(folder.glob(pattern)) for pattern in WEIGHT_PATTERNS):
         wanted = ", ".join(WEIGHT_PATTERNS)
         hint = "Download the weights into it, or pass engine.options.load_format: dummy."

@@ -59,23 +59,23 @@ def test_the_environment_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_model_folders_are_checked(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="does not exist"):
-        vllm_setup.check_model(settings(str(tmp_path / "absent")))
+        vllm_setup.check_model(str(tmp_path / "absent"), {})
     with pytest.raises(JobError, match=r"no config\.json"):
-        vllm_setup.check_model(settings(str(tmp_path)))
+        vllm_setup.check_model(str(tmp_path), {})
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(JobError, match="no weights"):
-        vllm_setup.check_model(settings(str(tmp_path)))
-    vllm_setup.check_model(settings(str(tmp_path), load_format="dummy"))
+        vllm_setup.check_model(str(tmp_path), {})
+    vllm_setup.check_model(str(tmp_path), {"load_format": "dummy"})
     (tmp_path / "model.safetensors").touch()
-    vllm_setup.check_model(settings(str(tmp_path)))
-    vllm_setup.check_model(settings("org/model"))
+    vllm_setup.check_model(str(tmp_path), {})
+    vllm_setup.check_model("org/model", {})
     with pytest.raises(JobError, match="no model is named"):
-        vllm_setup.check_model(settings(""))
+        vllm_setup.check_model("", {})
 
 
 def test_a_gguf_folder_needs_no_config(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
-    vllm_setup.check_model(settings(str(tmp_path)))
+    vllm_setup.check_model(str(tmp_path), {})
 
 
 def test_a_broken_media_package_names_the_cure() -> None:

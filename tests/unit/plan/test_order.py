@@ -177,8 +177,9 @@ def test_files_with_no_rows_are_stepped_over(tmp_path: Path) -> None:
 
 
 def test_an_input_of_blank_lines_has_an_order_without_chunks(tmp_path: Path) -> None:
-    run = ordered(small_run(tmp_path, ["", "", " "]))
-    counts = run.state().counts()
+    run = small_run(tmp_path, prompts(1))
+    (tmp_path / "data" / "rows.jsonl").write_text("\n\n  \n")
+    counts = ordered(run).state().counts()
     assert (counts.rows, counts.chunks, counts.ordered, counts.complete) == (0, 0, True, True)
 
 
