@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from batchwright.config.job import Job
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, EngineError, TooManyFailures
@@ -19,6 +21,7 @@ from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
 from batchwright.rundir.ledger import new_worker_name, read_heartbeat
 from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
 
@@ -104,6 +107,8 @@ class _Driver:
         self._rate = _Rate()
 
     def start(self) -> None:
+        for path in remove_torn_files(self._storage):
+            self._events.write("torn_file_removed", path=path)
         self._look_at_files()
         counts = self._state.counts()
         if counts.complete:
@@ -199,15 +204,26 @@ class _Driver:
 
     def _judge_rows(self, counts: Counts) -> None:
         limit = self._job.run.stop_at_failed
-        if counts.settled < ROWS_TO_JUDGE or counts.share_without_answer <= limit:
-            return
-        if counts.complete:
-            return  # nothing more can be saved by stopping
-        raise TooManyFailures(
-            f"{counts.failed} rows failed and {counts.rejected} were rejected, of the first "
-            f"{counts.settled}: something is wrong with the whole job",
-            f"See {self._storage.root / layout.REJECTED} and run.stop_at_failed ({limit}).",
-        )
+        verdict = None if counts.complete else what_is_wrong(counts, limit)
+        if verdict is not None:
+            raise TooManyFailures(
+                f"{verdict}: something is wrong with the whole job",
+                self._commonest_reasons(counts)
+                + f"See {self._storage.root / layout.REJECTED}; run.stop_at_failed is {limit}.",
+            )
+
+    def _commonest_reasons(self, counts: Counts) -> str:
+        """The commonest codes with an example each, a line per code."""
+        reasons = {code: (number, "") for code, number in counts.failures.items()}
+        names = self._storage.names(layout.REJECTED)[:1]
+        for name in names:
+            for line in self._storage.read(f"{layout.REJECTED}/{name}").splitlines():
+                row = orjson.loads(line)
+                number, example = reasons.get(row["code"], (0, ""))
+                example = example or f": {row['file']}:{row['line']}: {row['message']}"
+                reasons[row["code"]] = (number + 1, example)
+        ranked = sorted(reasons.items(), key=lambda item: -item[1][0])[:3]
+        return "".join(f"{number:,} x {code}{example}\n  " for code, (number, example) in ranked)
 
     def _rows_expected(self, counts: Counts) -> int:
         if counts.ordered:
@@ -235,6 +251,20 @@ class _Rate:
         if seconds <= 0:
             return 0.0, 0.0
         return max(0, rows - first_rows) / seconds, max(0, tokens - first_tokens) / seconds
+
+
+def what_is_wrong(counts: Counts, limit: float) -> str | None:
+    """Too many rows without an answer, in words; None if there are not.
+
+    Rejected rows are held against the rows that were read, failed ones against those that came
+    out of the engine: reading is far ahead of the engine, so a common sum would say nothing.
+    """
+    if counts.rows >= ROWS_TO_JUDGE and counts.rejected > limit * counts.rows:
+        return f"{counts.rejected:,} of the first {counts.rows:,} rows are rejected"
+    finished = counts.ok + counts.failed
+    if finished >= ROWS_TO_JUDGE and counts.failed > limit * finished:
+        return f"{counts.failed:,} of the first {finished:,} rows failed"
+    return None
 
 
 def _last_line(log: Path) -> str:
