@@ -77,9 +77,9 @@ class Sequencer:
             return False
         batch, position = self._make_batch(receipts)
         path = layout.order_batch(0, batch.sequence)
-        self._write_rejected(batch)
         if self._storage.commit(path, artifacts.dump(batch)):
             self._at = position
+            self._write_rejected(batch)
         else:  # another worker took over while this one was thought dead
             self._seen = SeenIds()
             self._restore()
@@ -89,9 +89,13 @@ class Sequencer:
         state = RunState(self._storage)
         state.refresh_order()
         self._at = _Position()
+        written = set(self._storage.names(layout.REJECTED))
         for batch in state.batches:
             if batch.generation == 0:
                 self._replay(batch)
+                # Whoever ordered it may have died before it could write this.
+                if layout.rejected_batch(batch.sequence).rpartition("/")[2] not in written:
+                    self._write_rejected(batch)
 
     def _replay(self, batch: OrderBatch) -> None:
         at = self._at

@@ -79,9 +79,7 @@ def test_every_error_class_is_in_the_tree_with_its_exit_code() -> None:
 
 def test_output_page_has_the_contract_in_order() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", _read("output.md"), re.MULTILINE)
-    types = [
-        "list of string" if field.type == WARNINGS else str(field.type) for field in CONTRACT
-    ]
+    types = ["list of string" if field.type == WARNINGS else str(field.type) for field in CONTRACT]
     names = [field.name for field in CONTRACT]
     assert rows[: len(CONTRACT)] == list(zip(names, types, strict=True))
 
