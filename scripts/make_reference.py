@@ -118,7 +118,7 @@ def job_file_page() -> str:
         "Relative paths in a job file (`input.path`, `output.path`, `run.dir`, "
         "`model.chat_template`, and `model.name` or `model.tokenizer` where such a folder exists) "
         "are meant relative to the file. Those given by `--set` or an option are meant relative "
-        "to the current folder.", "",
+        "to the current folder, and so is the default of `run.dir`.", "",
         "Editors that read JSON Schema can check a job file against "
         "[job.schema.json](../job.schema.json).", "",
         "## Top level", "", *_field_table(plain, sections, required=()),

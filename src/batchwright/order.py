@@ -6,15 +6,12 @@ go on where another stopped: each stretch is one file, created once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchwright.core.records import (
     Duplicate,
@@ -29,6 +26,7 @@ from batchwright.plan.seen import SeenIds
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import prepared_receipt, read_columns
+from batchwright.rundir.rejected import rejected_tables
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
@@ -211,50 +209,6 @@ class Sequencer:
         self._storage.put(layout.rejected_batch(batch.sequence), b"\n".join(lines) + b"\n")
 
 
-def rejected_tables(
-    storage: Storage, batches: Sequence[OrderBatch]
-) -> Iterator[tuple[pa.Table, OrderedPart]]:
-    """The rejected rows of each prepared part that has some, in input order.
-
-    Yields:
-        Table with columns row, id, error_code, error, line, input; and the part.
-    """
-    for batch in batches:
-        repeated: dict[str, list[Duplicate]] = {}
-        for duplicate in batch.duplicates:
-            repeated.setdefault(duplicate.file, []).append(duplicate)
-        for part in batch.parts:
-            duplicates = repeated.get(part.file, [])
-            if part.rejected or duplicates:
-                yield _rejected_of(storage, part, duplicates), part
-
-
-def _rejected_of(storage: Storage, part: OrderedPart, duplicates: list[Duplicate]) -> pa.Table:
-    names = ["id", "error_code", "error", "line", "input"]
-    table = read_columns(storage, part.file, names).slice(0, part.rows)
-    found = set(np.flatnonzero(table.column("error_code").is_valid().to_numpy()).tolist())
-    message = {item.index: f"the id was first used by row {item.of_row}" for item in duplicates}
-    indexes = sorted(found | set(message))
-    table = table.take(pa.array(indexes, pa.int64()))
-    codes = table.column("error_code").to_pylist()
-    errors = table.column("error").to_pylist()
-    for place, index in enumerate(indexes):
-        if index in message:
-            codes[place], errors[place] = "duplicate_id", message[index]
-    lines = np.asarray(table.column("line").to_numpy()) + part.first_line
-    rows = np.asarray(indexes, dtype=np.int64) + part.first_row
-    return pa.table(
-        {
-            "row": rows,
-            "id": table.column("id"),
-            "error_code": pa.array(codes, pa.string()),
-            "error": pa.array(errors, pa.large_string()),
-            "line": lines,
-            "input": table.column("input"),
-        }
-    )
-
-
 def _for_people(value: Any) -> Any:
     """JSON input as it was, shortened: the file is for looking at, not for feeding back."""
     if isinstance(value, str) and len(value) > 2000:
@@ -273,91 +227,3 @@ def _step_over(at: _Position, receipt: PreparedReceipt, splits: tuple[Split, ...
         at.file_lines = 0
     elif splits[receipt.split].format != "parquet":  # whose rows are numbered within the file
         at.file_lines += receipt.num_lines
-
-
-class RejectedRows:
-    """The rejected rows of a run as tables in input order; may be gone through many times."""
-
-    def __init__(self, storage: Storage, batches: Sequence[OrderBatch]) -> None:
-        self._storage = storage
-        self._batches = list(batches)
-
-    def __iter__(self) -> Iterator[pa.Table]:
-        for table, _ in rejected_tables(self._storage, self._batches):
-            yield table
-
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """Row numbers, ascending."""
-        found = [np.asarray(table.column("row").to_numpy()) for table in self]
-        numbers: npt.NDArray[np.int64] = np.concatenate([np.empty(0, np.int64), *found])
-        return numbers.astype(np.int64)
-
-
-def column_kinds(storage: Storage, batches: Sequence[OrderBatch]) -> dict[str, set[str]]:
-    """The kinds of JSON values seen in each input column, columns in order of appearance."""
-    kinds: dict[str, set[str]] = {}
-    for batch in batches:
-        for part in batch.parts:
-            receipt = prepared_receipt(storage, part.split, part.part)
-            assert receipt is not None, "the order names only prepared parts"
-            for name, found in receipt.column_kinds.items():
-                kinds.setdefault(name, set()).update(found)
-    return kinds
-
-
-def order_failed_rows(
-    storage: Storage, state: RunState, chunk_rows: int | None, codes: Sequence[str]
-) -> int:
-    """Make a new generation of chunks from the rows whose newest outcome is a failure.
-
-    Args:
-        storage: the run.
-        state: all of its order and receipts.
-        chunk_rows: rows per chunk; None for the growing default.
-        codes: only failures with one of these codes; all if empty.
-
-    Returns:
-        How many rows will run again; 0 makes no new generation.
-    """
-    rows = _failed_rows(storage, state, set(codes))
-    if not len(rows):
-        return 0
-    parts = [part for batch in state.batches for part in batch.parts]
-    starts = np.asarray([part.first_row for part in parts])
-    owner = np.searchsorted(starts, rows, side="right") - 1
-    slices: list[Slice] = []
-    for index in np.unique(owner):
-        part = parts[index]
-        valid = np.zeros(part.rows, dtype=bool)
-        valid[rows[owner == index] - part.first_row] = True
-        slices += valid_slices(part.file, part.first_row, valid)
-    generation = state.generations
-    chunks, _ = cut_chunks(slices, 0, chunk_rows, last=True, generation=generation)
-    batch = OrderBatch(
-        generation=generation,
-        sequence=0,
-        parts=(),
-        chunks=tuple(chunks),
-        waiting=(),
-        duplicates=(),
-        rows=0,
-        last=True,
-    )
-    storage.commit(layout.order_batch(generation, 0), artifacts.dump(batch))
-    return len(rows)
-
-
-def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> npt.NDArray[np.int64]:
-    failed: dict[int, str] = {}
-    for receipt in sorted(state.receipts.values(), key=lambda one: one.generation):
-        if receipt.failed == 0 and receipt.generation == 0:
-            continue
-        table = pq.read_table(
-            pa.BufferReader(storage.read(receipt.file)), columns=["row", "status", "error_code"]
-        )
-        for record in table.to_pylist():
-            failed.pop(record["row"], None)
-            if record["status"] == "failed":
-                failed[record["row"]] = record["error_code"]
-    wanted = [row for row, code in failed.items() if not codes or code in codes]
-    return np.asarray(sorted(wanted), dtype=np.int64)

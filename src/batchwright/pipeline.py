@@ -13,15 +13,16 @@ from typing import Any, Literal
 import orjson
 import yaml
 
+from batchwright.again import order_failed_rows
 from batchwright.check import Validation, check_rows
 from batchwright.config.job import Job
 from batchwright.core.errors import InputError, JobError, StorageError, VerifyError
 from batchwright.core.records import OrderBatch
 from batchwright.drive import Progress, drive
-from batchwright.order import RejectedRows, column_kinds, order_failed_rows
 from batchwright.rundir import layout
 from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.manifest import Manifest, open_manifest, read_manifest
+from batchwright.rundir.rejected import RejectedRows, column_kinds
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
 from batchwright.survey import survey

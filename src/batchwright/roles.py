@@ -20,6 +20,7 @@ from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger, new_worker_name
 from batchwright.rundir.manifest import Manifest, read_manifest
 from batchwright.rundir.prepared import prepared_receipt
@@ -27,7 +28,7 @@ from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 from batchwright.tokens.load import load_tokenizer
 from batchwright.wiring import engine_target
-from batchwright.worker import Heartbeat, Worker
+from batchwright.worker import Worker
 
 # While no split is free, other workers' claims are looked at this often.
 LOOK_AGAIN_S = 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import threading
 import uuid
 from array import array
@@ -25,8 +24,14 @@ from batchwright.engines.feeder import Supervisor
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.chunk_queue import ChunkQueue
 from batchwright.rundir.events import Events
+from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger
-from batchwright.rundir.prepared import read_slices
+from batchwright.rundir.prepared import (
+    make_requests,
+    read_slices,
+    token_id_arrays,
+    with_row_ids,
+)
 from batchwright.rundir.storage import Storage
 from batchwright.write.parts import build_part, encode_part, summarise
 
@@ -297,61 +302,6 @@ class _Tally:
             "uncommitted": self._finished - self._committed,
             "completion_tokens": self._tokens,
         }
-
-
-class Heartbeat:
-    """Publishes a sign of life from a thread of its own: starting an engine takes minutes."""
-
-    def __init__(self, ledger: Ledger, state: Any, lease_s: float) -> None:
-        self._ledger = ledger
-        self._state = state
-        self._interval_s = min(1.0, lease_s / 4)
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-
-    def __enter__(self) -> None:
-        self._ledger.heartbeat(self._state())
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self._ledger.heartbeat(self._state(), ended=True)
-
-    def _beat(self) -> None:
-        while not self._done.wait(self._interval_s):
-            self._ledger.heartbeat(self._state())
-
-
-def make_requests(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> Iterator[Request]:
-    """Prepared rows to requests, in order."""
-    caps = prepared.column("max_tokens").to_pylist()
-    sampling = prepared.column("sampling").to_pylist()
-    columns = zip(rows.tolist(), token_id_arrays(prepared), caps, sampling, strict=True)
-    return (Request(*columns_of_row) for columns_of_row in columns)
-
-
-def token_id_arrays(prepared: pa.Table) -> list[array[int]]:
-    """The prompts of prepared rows, 4 bytes a token: lists of a chunk could take gigabytes."""
-    arrays: list[array[int]] = []
-    for chunk in prepared.column("token_ids").chunks:
-        offsets = chunk.offsets.to_numpy()
-        base = int(offsets[0])
-        flat = array("i")
-        flat.frombytes(chunk.values.slice(base, int(offsets[-1]) - base).to_numpy().tobytes())
-        edges = (offsets - base).tolist()
-        arrays += [flat[start:stop] for start, stop in itertools.pairwise(edges)]
-    return arrays
-
-
-def with_row_ids(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
-    """Rows without an id of their own are known by their number."""
-    ids = prepared.column("id")
-    if ids.null_count == 0:
-        return prepared
-    numbers = pa.array(rows).cast(pa.large_string())
-    filled = pa.compute.coalesce(ids, numbers)
-    return prepared.set_column(prepared.schema.get_field_index("id"), "id", filled)
 
 
 def answer_token_ids(outcome: Outcome, sampling: str) -> list[int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from array import array
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from batchwright.core.records import PreparedReceipt, Slice
+from batchwright.core.records import PreparedReceipt, Request, Slice
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
 
@@ -68,3 +70,34 @@ def _rows(reader: pa.ipc.RecordBatchFileReader, start: int, stop: int) -> pa.Tab
         if first >= stop:
             break
     return pa.Table.from_batches(batches, reader.schema)
+
+
+def make_requests(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> Iterator[Request]:
+    """Prepared rows to requests, in order."""
+    caps = prepared.column("max_tokens").to_pylist()
+    sampling = prepared.column("sampling").to_pylist()
+    columns = zip(rows.tolist(), token_id_arrays(prepared), caps, sampling, strict=True)
+    return (Request(*columns_of_row) for columns_of_row in columns)
+
+
+def token_id_arrays(prepared: pa.Table) -> list[array[int]]:
+    """The prompts of prepared rows, 4 bytes a token: lists of a chunk could take gigabytes."""
+    arrays: list[array[int]] = []
+    for chunk in prepared.column("token_ids").chunks:
+        offsets = chunk.offsets.to_numpy()
+        base = int(offsets[0])
+        flat = array("i")
+        flat.frombytes(chunk.values.slice(base, int(offsets[-1]) - base).to_numpy().tobytes())
+        edges = (offsets - base).tolist()
+        arrays += [flat[start:stop] for start, stop in itertools.pairwise(edges)]
+    return arrays
+
+
+def with_row_ids(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Rows without an id of their own are known by their number."""
+    ids = prepared.column("id")
+    if ids.null_count == 0:
+        return prepared
+    numbers = pa.array(rows).cast(pa.large_string())
+    filled = pa.compute.coalesce(ids, numbers)
+    return prepared.set_column(prepared.schema.get_field_index("id"), "id", filled)

@@ -168,7 +168,9 @@ def _read(tally: _Tally, receipt: Receipt, storage: PartStorage) -> pa.Table | N
         tally.complain(f"{receipt.file}: cannot be read: {error}.")
         return None
     if hashlib.sha256(data).hexdigest() != receipt.sha256:
-        tally.complain(f"{receipt.file}: is not the file that its receipt names (sha256 differs): delete that receipt and run again.")
+        tally.complain(
+            f"{receipt.file}: is not the file that its receipt names (sha256 differs): delete that receipt and run again."
+        )
     try:
         return pq.read_table(pa.BufferReader(data), columns=["row", "status"])
     except (OSError, pa.ArrowException) as error:

@@ -13,9 +13,9 @@ from tests.unit.rundir.small_runs import SmallRun, order_files, prompts, rows_of
 from tests.unit.rundir.test_state import put_receipt
 
 from batchwright.core.records import Outcome, Receipt
-from batchwright.order import RejectedRows, Sequencer, column_kinds, order_failed_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import read_slices
+from batchwright.rundir.rejected import RejectedRows, Sequencer, column_kinds, order_failed_rows
 from batchwright.write.parts import build_part, encode_part, summarise
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
 
+from batchwright.again import order_failed_rows
 from batchwright.core.errors import StorageError
 from batchwright.core.records import OrderBatch, Receipt
-from batchwright.order import order_failed_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.state import Counts
 

@@ -1,0 +1,74 @@
+"""Order the failed rows of a finished run once more: a new generation of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchwright.core.records import OrderBatch, Slice
+from batchwright.plan.chunks import cut_chunks, valid_slices
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.state import RunState
+from batchwright.rundir.storage import Storage
+
+
+def order_failed_rows(
+    storage: Storage, state: RunState, chunk_rows: int | None, codes: Sequence[str]
+) -> int:
+    """Make a new generation of chunks from the rows whose newest outcome is a failure.
+
+    Args:
+        storage: the run.
+        state: all of its order and receipts.
+        chunk_rows: rows per chunk; None for the growing default.
+        codes: only failures with one of these codes; all if empty.
+
+    Returns:
+        How many rows will run again; 0 makes no new generation.
+    """
+    rows = _failed_rows(storage, state, set(codes))
+    if not len(rows):
+        return 0
+    parts = [part for batch in state.batches for part in batch.parts]
+    starts = np.asarray([part.first_row for part in parts])
+    owner = np.searchsorted(starts, rows, side="right") - 1
+    slices: list[Slice] = []
+    for index in np.unique(owner):
+        part = parts[index]
+        valid = np.zeros(part.rows, dtype=bool)
+        valid[rows[owner == index] - part.first_row] = True
+        slices += valid_slices(part.file, part.first_row, valid)
+    generation = state.generations
+    chunks, _ = cut_chunks(slices, 0, chunk_rows, last=True, generation=generation)
+    batch = OrderBatch(
+        generation=generation,
+        sequence=0,
+        parts=(),
+        chunks=tuple(chunks),
+        waiting=(),
+        duplicates=(),
+        rows=0,
+        last=True,
+    )
+    storage.commit(layout.order_batch(generation, 0), artifacts.dump(batch))
+    return len(rows)
+
+
+def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> npt.NDArray[np.int64]:
+    failed: dict[int, str] = {}
+    for receipt in sorted(state.receipts.values(), key=lambda one: one.generation):
+        if receipt.failed == 0 and receipt.generation == 0:
+            continue
+        table = pq.read_table(
+            pa.BufferReader(storage.read(receipt.file)), columns=["row", "status", "error_code"]
+        )
+        for record in table.to_pylist():
+            failed.pop(record["row"], None)
+            if record["status"] == "failed":
+                failed[record["row"]] = record["error_code"]
+    wanted = [row for row, code in failed.items() if not codes or code in codes]
+    return np.asarray(sorted(wanted), dtype=np.int64)

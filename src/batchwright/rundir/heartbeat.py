@@ -1,0 +1,33 @@
+"""A worker's sign of life, from a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from batchwright.rundir.ledger import Ledger
+
+
+class Heartbeat:
+    """Publishes a sign of life from a thread of its own: starting an engine takes minutes."""
+
+    def __init__(self, ledger: Ledger, state: Callable[[], dict[str, Any]], lease_s: float) -> None:
+        self._ledger = ledger
+        self._state = state
+        self._interval_s = min(1.0, lease_s / 4)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> None:
+        self._ledger.heartbeat(self._state())
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._ledger.heartbeat(self._state(), ended=True)
+
+    def _beat(self) -> None:
+        while not self._done.wait(self._interval_s):
+            self._ledger.heartbeat(self._state())

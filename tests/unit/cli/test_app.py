@@ -1,0 +1,439 @@
+"""The commands as a person or a script meets them: exit codes, JSON, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.rundir.small_runs import SmallRun, prompts, small_run, write_rows
+from typer.testing import CliRunner
+
+from batchwright import __version__
+from batchwright.cli.app import app
+from batchwright.rundir.manifest import read_manifest
+from batchwright.rundir.storage import Storage
+
+ROWS: list[Any] = [
+    *prompts(14), "{bad", {"id": "r3", "prompt": "again"}, {"id": "é", "prompt": " "},
+]  # fmt: skip
+
+
+class Answer(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """Standard output, which must be one JSON object and nothing else."""
+        assert self.stdout.count("\n") == 1, self.stdout
+        body = json.loads(self.stdout)
+        assert isinstance(body, dict)
+        return body
+
+
+def batchwright(*arguments: str | Path) -> Answer:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+def read_results(files: Sequence[str]) -> list[dict[str, Any]]:
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+class Finished(NamedTuple):
+    run_dir: Path
+    data: Path
+    first: Answer
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run of plain options with two rejected rows and one that the engine refused."""
+    folder = tmp_path_factory.mktemp("finished")
+    data = write_rows(folder / "rows.jsonl", ROWS)
+    run_dir = folder / "run"
+    first = batchwright(
+        "run", data, "--engine", "fake", "--max-tokens", "12", "--dir", run_dir, "--json",
+        "--set", "run.chunk_rows=5", "--set", "engine.options={refuse_rows: [2]}",
+    )  # fmt: skip
+    return Finished(run_dir, data, first)
+
+
+@pytest.fixture
+def copy(finished: Finished, tmp_path: Path) -> Path:
+    """The finished run, to do with as one likes."""
+    shutil.copytree(finished.run_dir, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_a_run_says_what_came_of_every_row(finished: Finished) -> None:
+    body = finished.first.json
+    names = ("rows_in", "ok", "failed", "rejected")
+    assert [body[name] for name in names] == [17, 14, 1, 2]
+    assert body["failures"] == {"engine_refused": 1}
+    assert body["resumed"] is False
+    assert body["run_dir"] == str(finished.run_dir)
+    assert "run directory" in finished.first.stderr
+
+
+def test_more_failures_than_allowed_are_exit_code_4(finished: Finished) -> None:
+    assert finished.first.exit_code == 4
+
+
+def test_the_results_hold_every_row_once_in_input_order(finished: Finished) -> None:
+    rows = read_results(finished.first.json["results"])
+    assert [row["row"] for row in rows] == list(range(17))
+    status = {row["row"]: row["status"] for row in rows if row["status"] != "ok"}
+    assert status == {2: "failed", 14: "rejected", 15: "rejected"}
+    assert rows[16]["id"] == "é"
+    assert rows[16]["warnings"] == ["blank_prompt"]
+    assert all(row["completion_tokens"] <= 12 for row in rows if row["status"] == "ok")
+
+
+def test_a_finished_run_may_be_named_again_and_does_nothing_twice(finished: Finished) -> None:
+    before = sorted(path.name for path in (finished.run_dir / "output").iterdir())
+    again = batchwright("run", finished.run_dir, "--json")
+    assert again.exit_code == 4
+    assert again.json["resumed"] is True
+    assert again.json["rows_in"] == 17
+    assert sorted(path.name for path in (finished.run_dir / "output").iterdir()) == before
+
+
+def test_the_same_options_resume_too_and_other_limits_give_another_code(copy: Path) -> None:
+    again = batchwright("run", copy, "--json", "--set", "run.max_failed=0.5")
+    assert again.exit_code == 0
+    assert again.json["resumed"] is True
+
+
+def test_status(finished: Finished) -> None:
+    body = batchwright("status", finished.run_dir, "--json").json
+    assert body["complete"] is True
+    assert (body["rows_in"], body["ok"], body["chunks"], body["chunks_done"]) == (17, 14, 3, 3)
+    assert body["workers"] == []
+    shown = batchwright("status", finished.run_dir)
+    assert shown.exit_code == 0
+    assert "complete" in shown.stdout
+
+
+def test_verify(finished: Finished) -> None:
+    answer = batchwright("verify", finished.run_dir, "--json")
+    assert answer.exit_code == 0
+    assert answer.json["passed"] is True
+    assert answer.json["rows_in"] == 17
+    assert "every row has exactly one fate" in batchwright("verify", finished.run_dir).stdout
+
+
+def test_verify_finds_a_part_that_is_gone(copy: Path) -> None:
+    next((copy / "output").iterdir()).unlink()
+    answer = batchwright("verify", copy, "--json")
+    assert answer.exit_code == 1
+    assert answer.json["passed"] is False
+    assert answer.json["problems"]
+    assert batchwright("verify", copy).exit_code == 1
+
+
+def test_export_to_another_format_and_place(finished: Finished, tmp_path: Path) -> None:
+    answer = batchwright(
+        "export", finished.run_dir, "-o", tmp_path / "out", "--format", "jsonl", "--json"
+    )
+    assert answer.exit_code == 0
+    (file,) = answer.json["results"]
+    rows = [json.loads(line) for line in Path(file).read_text().splitlines()]
+    assert [row["row"] for row in rows] == list(range(17))
+
+
+def test_a_retry_answers_the_failed_row_and_nothing_else(copy: Path) -> None:
+    assert batchwright("run", copy, "--set", "engine.options={}").exit_code == 4
+    answer = batchwright("retry", copy, "--code", "engine_refused", "--json")
+    assert answer.exit_code == 4
+    body = answer.json
+    assert (body["ok"], body["failed"], body["rejected"]) == (15, 0, 2)
+    rows = read_results(body["results"])
+    assert rows[2]["status"] == "ok"
+    assert [row["row"] for row in rows] == list(range(17))
+    assert batchwright("verify", copy, "--json").json["passed"] is True
+    assert sum(body["failures"].values()) == 0
+
+
+def test_a_retry_of_a_code_that_there_is_not_is_refused(copy: Path) -> None:
+    """Else a slip of the pen looks like a retry that found nothing to do."""
+    answer = batchwright("retry", copy, "--code", "engine_refuse", "--json")
+    assert answer.exit_code == 2
+    assert "engine_refused" in answer.stderr
+
+
+@pytest.mark.parametrize("torn", [b"", bytes(400), b'{\n  "version": 1,\n  "gener'])
+def test_a_receipt_torn_by_a_power_cut_is_redone(copy: Path, torn: bytes) -> None:
+    """As a torn last line of a results file is: see case 45."""
+    (copy / "receipts" / "chunk-0-000001.json").write_bytes(torn)
+    (copy / "_SUCCESS").unlink()
+    answer = batchwright("run", copy, "--json")
+    assert answer.exit_code == 4, answer.stdout
+    assert answer.json["ok"] == 14
+    assert batchwright("verify", copy, "--json").json["passed"] is True
+
+
+def test_a_receipt_that_is_damaged_otherwise_is_reported(copy: Path) -> None:
+    path = copy / "receipts" / "chunk-0-000001.json"
+    path.write_bytes(path.read_bytes().replace(b'"rows": 5', b'"rows": "five"'))
+    answer = batchwright("run", copy, "--json")
+    assert answer.exit_code == 75
+    assert "chunk-0-000001.json is damaged" in answer.json["error"]["message"]
+
+
+def test_a_job_file_run_beside_its_data(tmp_path: Path) -> None:
+    write_rows(tmp_path / "data" / "rows.jsonl", [{"id": 7, "q": "why?"}, {"id": "007", "q": "so"}])
+    job = tmp_path / "ask.yaml"
+    job.write_text(
+        "input: {path: data/rows.jsonl}\nprompt: {template: 'Q: {{ q }}', system: Be brief.}\n"
+        "engine: {kind: fake}\noutput: {path: out, format: jsonl}\nrun: {dir: 'runs/{name}'}\n"
+    )
+    answer = batchwright("run", job, "--json")
+    assert answer.exit_code == 0
+    assert answer.json["run_dir"] == str(tmp_path / "runs" / "ask")
+    (file,) = answer.json["results"]
+    assert Path(file).parent == tmp_path / "out"
+    rows = [json.loads(line) for line in Path(file).read_text().splitlines()]
+    assert [(row["id"], row["q"], row["status"]) for row in rows] == [
+        ("7", "why?", "ok"), ("007", "so", "ok"),
+    ]  # fmt: skip
+    assert (tmp_path / "runs" / "ask" / "_SUCCESS").exists()
+
+
+def test_a_run_may_be_resumed_from_another_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    write_rows(here / "rows.jsonl", prompts(3))
+    there.mkdir()
+    monkeypatch.chdir(here)
+    assert batchwright("run", "rows.jsonl", "--engine", "fake", "-o", "out").exit_code == 0
+    monkeypatch.chdir(there)
+    answer = batchwright("run", here / "runs" / "rows", "--json")
+    assert answer.exit_code == 0, answer.stdout
+    (file,) = answer.json["results"]
+    assert (there / file).resolve().parent == here / "out"
+    assert list(there.iterdir()) == []
+
+
+SLOW = "{rows_per_step: 1, seconds_per_step: 0.03, longest_answer: 8}"
+
+
+def test_sigterm_stops_cleanly_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", prompts(60))
+    run_dir = tmp_path / "run"
+    options = ["--engine", "fake", "--dir", str(run_dir), "--set", "run.chunk_rows=3", "--json"]
+    command = [sys.executable, "-m", "batchwright", "run", str(data), *options,
+               "--set", f"engine.options={SLOW}", "--set", "run.grace_s=5"]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        while not list(run_dir.glob("receipts/*.json")):
+            assert process.poll() is None
+            time.sleep(0.02)  # another process: there is no clock to turn
+        process.send_signal(signal.SIGTERM)
+        stdout = process.communicate(timeout=20)[0]
+    assert process.returncode == 75
+    assert json.loads(stdout)["exit_code"] == 75
+    done = len(list(run_dir.glob("receipts/*.json")))
+    assert 0 < done < 20
+    status = batchwright("status", run_dir, "--json").json
+    assert status["complete"] is False
+    assert status["workers"] == []
+    answer = batchwright("run", data, *options)
+    assert answer.exit_code == 0
+    assert answer.json["resumed"] is True
+    rows = read_results(answer.json["results"])
+    assert [row["row"] for row in rows] == list(range(60))
+
+
+def test_a_job_that_is_wrong_as_a_whole_is_exit_code_3(tmp_path: Path) -> None:
+    rows = [{"id": i, "prompt": "x" if i < 40 else ""} for i in range(300)]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    answer = batchwright(
+        "run", data, "--engine", "fake", "--dir", tmp_path / "run", "--json",
+        "--set", "engine.options={startup_s: 1}",
+    )  # fmt: skip
+    assert answer.exit_code == 3
+    error = answer.json["error"]
+    assert error["kind"] == "TooManyFailures"
+    assert "empty_prompt" in error["message"]  # DESIGN 5: with the commonest reasons
+
+
+def test_a_tenth_of_bad_rows_does_not_stop_a_run_before_it_began(tmp_path: Path) -> None:
+    rows = [{"id": i, "prompt": "x" if i % 10 else ""} for i in range(1200)]
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    answer = batchwright(
+        "run", data, "--engine", "fake", "--dir", tmp_path / "run", "--json",
+        "--set", "engine.options={startup_s: 1}",
+    )  # fmt: skip
+    assert answer.exit_code == 4, answer.stdout
+    assert (answer.json["ok"], answer.json["rejected"]) == (1080, 120)
+
+
+def test_a_resume_with_another_prompt_is_refused_by_name(finished: Finished) -> None:
+    answer = batchwright("run", finished.run_dir, "--prompt", "{{ prompt }}!", "--json")
+    assert answer.exit_code == 2
+    assert answer.json["error"]["kind"] == "ResumeRefused"
+    assert "prompt.template: nothing -> {{ prompt }}!" in answer.json["error"]["message"]
+
+
+def wrong(tmp_path: Path) -> dict[str, tuple[int, str, list[Any]]]:
+    """Name to exit code, kind of error and command."""
+    data = write_rows(tmp_path / "rows.jsonl", prompts(2))
+    (tmp_path / "bad.yaml").write_text("inptu: {path: x}\n")
+    (tmp_path / "empty.jsonl").touch()
+    fake = ["--engine", "fake", "--dir", tmp_path / "run"]
+    return {
+        "no job file": (2, "JobError", ["run", tmp_path / "nope.yaml"]),
+        "unknown key": (2, "JobError", ["run", tmp_path / "bad.yaml"]),
+        "unknown setting": (2, "JobError", ["run", data, *fake, "--set", "run.replica=2"]),
+        "no setting": (2, "JobError", ["run", data, *fake, "--set", "run.replicas"]),
+        "other format": (2, "JobError", ["run", data, *fake, "--format", "csv"]),
+        "other engine": (2, "JobError", ["run", data, "--engine", "vlm"]),
+        "no model": (2, "JobError", ["run", data, "--dir", tmp_path / "run"]),
+        "no such column": (2, "JobError", ["run", data, *fake, "--column", "text"]),
+        "bad template": (2, "JobError", ["run", data, *fake, "--prompt", "{{ prompt"]),
+        "no folder of that name": (2, "JobError", ["run", data, "--engine", "fake", "--set",
+                                                   "run.dir=runs/{date}"]),
+        "no data": (3, "InputError", ["run", tmp_path / "nope.jsonl", *fake]),
+        "empty data": (3, "InputError", ["run", tmp_path / "empty.jsonl", *fake]),
+        "empty data to validate": (3, "InputError", ["validate", tmp_path / "empty.jsonl"]),
+        "run below a file": (75, "StorageError", ["run", data, "--engine", "fake", "--dir",
+                                                  data / "run"]),
+        "status of no run": (2, "JobError", ["status", tmp_path]),
+        "verify of no run": (2, "JobError", ["verify", tmp_path]),
+        "retry of no run": (2, "JobError", ["retry", tmp_path]),
+        "export of no run": (2, "JobError", ["export", tmp_path]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [
+    "no job file", "unknown key", "unknown setting", "no setting", "other format", "other engine",
+    "no model", "no such column", "bad template", "no folder of that name", "no data", "empty data",
+    "empty data to validate", "run below a file", "status of no run", "verify of no run",
+    "retry of no run", "export of no run",
+])  # fmt: skip
+def test_an_error_is_one_json_object_with_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exit_code, kind, command = wrong(tmp_path)[name]
+    answer = batchwright(*command, "--json")
+    assert answer.exit_code == exit_code
+    assert answer.json["exit_code"] == exit_code
+    error = answer.json["error"]
+    assert error["kind"] == kind
+    assert error["message"]
+    assert error["message"].splitlines()[0] in answer.stderr
+    assert batchwright(*command).stdout == ""
+
+
+@pytest.mark.parametrize("command", [["run"], ["status"], ["verify"], ["export"], ["retry"]])
+def test_a_torn_manifest_is_named(copy: Path, command: list[str]) -> None:
+    (copy / "manifest.json").write_bytes(bytes(100))
+    answer = batchwright(*command, copy, "--json")
+    assert answer.exit_code == 75
+    assert "manifest.json is damaged" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["frobnicate"], ["run", "x", "--bogus"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    assert batchwright(*arguments).exit_code == 2
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> SmallRun:
+    run = small_run(tmp_path, ROWS)
+    run.prepare()
+    run.order()
+    return run
+
+
+def test_status_of_a_run_that_is_not_finished(begun: SmallRun) -> None:
+    body = batchwright("status", begun.storage.root, "--json").json
+    assert (body["complete"], body["ordered"], body["rejected"]) == (False, True, 2)
+    assert "not complete" in batchwright("status", begun.storage.root).stdout
+
+
+def test_a_run_that_is_not_finished_is_neither_exported_nor_retried_nor_proved(
+    begun: SmallRun,
+) -> None:
+    for command in ("export", "retry"):
+        answer = batchwright(command, begun.storage.root, "--json")
+        assert answer.exit_code == 2
+        assert "is not finished" in answer.json["error"]["message"]
+    answer = batchwright("verify", begun.storage.root, "--json")
+    assert answer.exit_code == 1
+    assert answer.json["missing"] == 15
+
+
+def test_validate_needs_no_engine_and_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", ROWS)
+    monkeypatch.chdir(tmp_path)
+    answer = batchwright("validate", data, "--json")
+    assert answer.exit_code == 4
+    body = answer.json
+    assert (body["rows_in"], body["valid"], body["rejected"]) == (17, 15, 2)
+    assert body["rejections"].keys() == {"bad_json", "duplicate_id"}
+    assert body["rejections"]["bad_json"]["first"].startswith(f"{data}:15: ")
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+    shown = batchwright("validate", data)
+    assert "17 rows: 15 valid, 2 rejected" in shown.stdout
+
+
+def test_validate_of_good_rows_is_exit_code_0(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", prompts(3))
+    assert batchwright("validate", data, "--prompt", "Say {{ prompt }}").exit_code == 0
+
+
+def test_validate_takes_a_run_folder_and_a_model(begun: SmallRun, tiny_model: Path) -> None:
+    answer = batchwright("validate", begun.storage.root, "--model", tiny_model, "--json")
+    assert answer.exit_code == 4
+    assert answer.json["valid"] == 15
+
+
+def test_plain_options_end_up_in_the_job(begun: SmallRun, finished: Finished) -> None:
+    manifest = read_manifest(Storage(finished.run_dir))
+    assert manifest.job["sampling"]["max_tokens"] == 12
+    assert manifest.job["run"]["chunk_rows"] == 5
+    assert manifest.job["name"] == "rows"
+    assert (finished.run_dir / "job.yaml").read_text().startswith("name: rows\n")
+
+
+def test_version_and_help() -> None:
+    assert batchwright("--version").stdout.strip() == __version__
+    shown = batchwright("--help")
+    assert shown.exit_code == 0
+    for command in ("run", "validate", "retry", "status", "verify", "export", "worker"):
+        assert command in shown.stdout
+
+
+def test_the_events_tell_the_story(finished: Finished) -> None:
+    events = [orjson.loads(line) for line in (finished.run_dir / "events.jsonl").open("rb")]
+    names = [event["event"] for event in events]
+    assert names[0] == "run_started"
+    assert {"engine_up", "run_finished"} <= set(names)
+    assert all({"at", "worker", "event"} <= event.keys() for event in events)
+
+
+def test_nothing_is_left_running(finished: Finished) -> None:
+    import psutil
+
+    children = [child for child in psutil.Process(os.getpid()).children(recursive=True)
+                if str(finished.run_dir) in " ".join(child.cmdline())]  # fmt: skip
+    assert children == []

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.rundir.small_runs import prompts, small_run, write_rows
+
+from batchwright.cli.options import job_and_dir
+from batchwright.core.errors import JobError
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("data/reviews.jsonl.gz", "reviews"),
+        ("reviews", "reviews"),
+        ("data/reviews/*.parquet", "reviews"),
+        ("data/part-?.csv", "data"),
+        ("/a/b[12].jsonl", "a"),
+        ("s3://bucket/reviews/", "reviews"),
+    ],
+)
+def test_a_run_is_named_after_its_data(source: str, name: str) -> None:
+    job, folder = job_and_dir(source, {}, [], None)
+    assert job.name == name
+    assert folder.name == name
+    assert folder.parent.name == "runs"
+
+
+@pytest.mark.parametrize("source", ["*.jsonl", ".", "?"])
+def test_data_without_a_name_needs_a_run_directory(source: str) -> None:
+    with pytest.raises(JobError, match="--dir"):
+        job_and_dir(source, {}, [], None)
+
+
+def test_options_that_were_not_given_change_nothing(tmp_path: Path) -> None:
+    job, folder = job_and_dir("x.jsonl", {"model.name": None, "input.limit": 0 or None}, [], tmp_path)
+    assert job.model.name == ""
+    assert folder == tmp_path
+
+
+def test_settings_win_over_plain_options() -> None:
+    job, _ = job_and_dir("x.jsonl", {"input.limit": 3}, ["input.limit=4"], None)
+    assert job.input.limit == 4
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".yml"])
+def test_a_job_file_is_known_by_its_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"ask{suffix}"
+    path.write_text("input: {path: x.jsonl}\nrun: {dir: 'there/{name}'}\n")
+    job, folder = job_and_dir(str(path), {"engine.kind": "fake"}, [], None)
+    assert job.engine.kind == "fake"
+    assert folder == tmp_path / "there" / "ask"
+
+
+def test_a_run_folder_gives_its_own_job(tmp_path: Path) -> None:
+    run = small_run(tmp_path, prompts(2), sampling__seed=5)
+    job, folder = job_and_dir(str(run.storage.root), {}, ["run.replicas=2"], None)
+    assert folder == run.storage.root
+    assert job.sampling.seed == 5
+    assert job.run.replicas == 2
+
+
+@pytest.mark.parametrize("raw", [b"", bytes(50), b"[]", b'{"version": 1}'])
+def test_a_run_folder_with_a_damaged_manifest_is_an_error_of_ours(
+    tmp_path: Path, raw: bytes
+) -> None:
+    from batchwright.core.errors import BatchwrightError
+
+    (tmp_path / "manifest.json").write_bytes(raw)
+    with pytest.raises(BatchwrightError, match=r"manifest\.json"):
+        job_and_dir(str(tmp_path), {}, [], None)
+
+
+@pytest.mark.parametrize("pattern", ["runs/{date}", "runs/{", "runs/{name.x}", "runs/{0}"])
+def test_a_run_directory_with_another_placeholder_is_refused(pattern: str) -> None:
+    with pytest.raises(JobError, match=r"run\.dir"):
+        job_and_dir("x.jsonl", {}, [f"run.dir='{pattern}'"], None)
+
+
+def test_settings_of_the_engine_keep_their_kinds(tmp_path: Path) -> None:
+    source = str(write_rows(tmp_path / "x.jsonl", prompts(1)))
+    settings = ["engine.options.max_num_seqs=4", "engine.options.enforce_eager=true"]
+    job, _ = job_and_dir(source, {}, settings, None)
+    expected: dict[str, Any] = {"max_num_seqs": 4, "enforce_eager": True}
+    assert job.engine.options == expected
