@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "batchwright"
 
 NOTE = "<!-- Made by scripts/make_reference.py: change the source, then run it again. -->"
-TREE_BEGIN = "<!-- tree: begin (made by scripts/make_reference.py) -->"
-TREE_END = "<!-- tree: end -->"
+BEGIN = "<!-- {}: begin (made by scripts/make_reference.py) -->"
+END = "<!-- {}: end -->"
 
 # The order in which the source is best read; what is missing here comes last, by name.
 READING_ORDER = (
-    "pipeline", "survey", "drive", "check", "roles", "prepare", "order", "worker", "wiring",
-    "read", "validate", "tokens", "plan", "engines", "executors", "write",
+    "pipeline", "survey", "drive", "check", "roles", "prepare", "order", "again", "worker", "wiring",
+    "read", "validate", "tokens", "profile", "plan", "pilot", "engines", "executors", "write",
+    "diagnose",
     "rundir", "config", "core", "cli", "demo",
 )  # fmt: skip
 
@@ -43,9 +45,10 @@ EXIT_OK = (0, "Done.")
 def make_all() -> dict[Path, str]:
     """Every generated file with its content."""
     reference = ROOT / "docs" / "reference"
-    readme = ROOT / "README.md"
+    readme, contributing = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
     return {
-        readme: with_tree(readme.read_text(encoding="utf-8")),
+        readme: with_block(readme, "tree", tree()),
+        contributing: with_block(contributing, "arrows", arrows()),
         reference / "job-file.md": job_file_page(),
         ROOT / "docs" / "job.schema.json": job_schema(),
         reference / "cli.md": cli_page(),
@@ -53,16 +56,25 @@ def make_all() -> dict[Path, str]:
     }
 
 
-# --- README: the source tree -------------------------------------------------------------------
+# --- README and CONTRIBUTING: the source tree and its arrows ------------------------------------
 
 
-def with_tree(readme: str) -> str:
-    """The README with a fresh tree between its markers."""
-    head, begin, rest = readme.partition(TREE_BEGIN)
-    _, end, tail = rest.partition(TREE_END)
-    if not (begin and end):
-        raise SystemExit(f"README.md lacks the markers {TREE_BEGIN} and {TREE_END}")
-    return f"{head}{begin}\n\n```text\n{tree()}\n```\n\n{end}{tail}"
+def with_block(page: Path, name: str, text: str) -> str:
+    """A page with fresh text between two markers."""
+    begin, end = BEGIN.format(name), END.format(name)
+    head, found_begin, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, found_end, tail = rest.partition(end)
+    if not (found_begin and found_end):
+        raise SystemExit(f"{page.name} lacks the markers {begin} and {end}")
+    return f"{head}{begin}\n\n```text\n{text}\n```\n\n{end}{tail}"
+
+
+def arrows() -> str:
+    """The layers as import-linter holds them, the upper ones first."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
+    return "\n".join(layer.replace(" | ", ", ") for layer in layers)
 
 
 def tree() -> str:

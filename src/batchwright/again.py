@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchwright.core.records import OrderBatch, Slice
+from batchwright.core.records import Chunk, OrderBatch, Slice
 from batchwright.plan.chunks import cut_chunks, valid_slices
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.state import RunState
@@ -30,9 +30,10 @@ def order_failed_rows(
     Returns:
         How many rows will run again; 0 makes no new generation.
     """
-    rows = _failed_rows(storage, state, set(codes))
-    if not len(rows):
+    failed = _failed_rows(storage, state, set(codes))
+    if not failed:
         return 0
+    rows = np.asarray(sorted(failed), dtype=np.int64)
     parts = [part for batch in state.batches for part in batch.parts]
     starts = np.asarray([part.first_row for part in parts])
     owner = np.searchsorted(starts, rows, side="right") - 1
@@ -53,12 +54,24 @@ def order_failed_rows(
         duplicates=(),
         rows=0,
         last=True,
+        replaces=tuple(_codes_of(chunk, failed) for chunk in chunks),
     )
     storage.commit(layout.order_batch(generation, 0), artifacts.dump(batch))
     return len(rows)
 
 
-def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> npt.NDArray[np.int64]:
+def _codes_of(chunk: Chunk, failed: dict[int, str]) -> dict[str, int]:
+    return dict(
+        Counter(
+            failed[piece.first_row + index]
+            for piece in chunk.slices
+            for index in range(piece.start, piece.stop)
+        )
+    )
+
+
+def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> dict[int, str]:
+    """Row to code of its newest outcome, where that is a failure."""
     failed: dict[int, str] = {}
     for receipt in sorted(state.receipts.values(), key=lambda one: one.generation):
         if receipt.failed == 0 and receipt.generation == 0:
@@ -70,5 +83,4 @@ def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> npt.NDAr
             failed.pop(record["row"], None)
             if record["status"] == "failed":
                 failed[record["row"]] = record["error_code"]
-    wanted = [row for row, code in failed.items() if not codes or code in codes]
-    return np.asarray(sorted(wanted), dtype=np.int64)
+    return {row: code for row, code in failed.items() if not codes or code in codes}

@@ -204,7 +204,10 @@ class _Driver:
 
     def _judge_rows(self, counts: Counts) -> None:
         limit = self._job.run.stop_at_failed
-        verdict = None if counts.complete else what_is_wrong(counts, limit)
+        # A retry begins with failed rows only: its first pass has been judged.
+        if counts.complete or self._state.generations > 1:
+            return
+        verdict = what_is_wrong(counts, limit)
         if verdict is not None:
             raise TooManyFailures(
                 f"{verdict}: something is wrong with the whole job",

@@ -16,7 +16,7 @@ import yaml
 from batchwright.again import order_failed_rows
 from batchwright.check import Validation, check_rows
 from batchwright.config.job import Job
-from batchwright.core.errors import InputError, JobError, StorageError, VerifyError
+from batchwright.core.errors import FAILURE_CODES, InputError, JobError, StorageError, VerifyError
 from batchwright.core.records import OrderBatch
 from batchwright.drive import Progress, drive
 from batchwright.rundir import layout
@@ -25,7 +25,7 @@ from batchwright.rundir.manifest import Manifest, open_manifest, read_manifest
 from batchwright.rundir.rejected import RejectedRows, column_kinds
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
-from batchwright.survey import survey
+from batchwright.survey import check_engine, survey
 from batchwright.write.export import export_results
 from batchwright.write.verify import Verification, verify_parts
 
@@ -34,23 +34,22 @@ Watch = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a run ended. Times are of this start only; counts are of the whole run."""
+    """How a run ended. Times and `rows_now` are of this start; counts are of the whole run."""
 
     run_dir: Path
     results: tuple[Path, ...]
     counts: Counts
     wall_s: float
-    resumed: bool
+    rows_now: int
 
     def as_json(self) -> dict[str, Any]:
         """One flat object, the same names in every command."""
-        answered = self.counts.settled
         return {
             "run_dir": str(self.run_dir),
             **self.counts.as_json(),
             "wall_s": round(self.wall_s, 3),
-            "rows_per_s": round(answered / self.wall_s, 3) if self.wall_s else 0.0,
-            "resumed": self.resumed,
+            "rows_per_s": round(self.rows_now / self.wall_s, 3) if self.wall_s else 0.0,
+            "rows_before": self.counts.settled - self.rows_now,
             "results": [str(path) for path in self.results],
             "failures": self.counts.failures,
         }
@@ -69,14 +68,16 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
         BatchwrightError: see `core.errors` for each case and its exit code.
     """
     started_at = time.monotonic()
+    check_engine(job)
     wanted = survey(job)
     storage = Storage(run_dir)
     manifest, resumed = open_manifest(storage, wanted)
     storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
     _check_writable(_results_dir(storage, job))
+    done_before = _read_state(storage).counts().settled if resumed else 0
     drive(storage, manifest, job, watch, stop)
     results = finish(storage, manifest, job)
-    return _conclude(storage, results, started_at, resumed=resumed)
+    return _conclude(storage, results, started_at, done_before)
 
 
 def validate(job: Job, stop: threading.Event, say: Callable[[Validation], None]) -> Validation:
@@ -95,11 +96,16 @@ def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[st
     """
     started_at = time.monotonic()
     storage, manifest, job = open_run(run_dir)
+    for code in codes:
+        if code not in FAILURE_CODES:
+            raise JobError(f"--code {code}: there are {', '.join(FAILURE_CODES)}")
     state = _complete_state(storage)
-    if order_failed_rows(storage, state, job.run.chunk_rows, codes):
+    again = order_failed_rows(storage, state, job.run.chunk_rows, codes)
+    done_before = state.counts().settled - again
+    if again:
         drive(storage, manifest, job, watch, stop)
     results = finish(storage, manifest, job)
-    return _conclude(storage, results, started_at, resumed=True)
+    return _conclude(storage, results, started_at, done_before)
 
 
 def finish(storage: Storage, manifest: Manifest, job: Job) -> list[Path]:
@@ -208,11 +214,11 @@ def _check_writable(folder: Path) -> None:
 
 
 def _conclude(
-    storage: Storage, results: Sequence[Path], started_at: float, *, resumed: bool
+    storage: Storage, results: Sequence[Path], started_at: float, done_before: int
 ) -> Summary:
     counts = _read_state(storage).counts()
     wall_s = time.monotonic() - started_at
-    summary = Summary(storage.root, tuple(results), counts, wall_s, resumed)
+    summary = Summary(storage.root, tuple(results), counts, wall_s, counts.settled - done_before)
     storage.put(layout.SUMMARY, orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
     storage.put(layout.SUCCESS, b"")
     return summary
@@ -230,7 +236,7 @@ def _complete_state(storage: Storage) -> RunState:
     counts = state.counts()
     if not counts.complete:
         raise JobError(
-            f"{storage.root} is not finished: {counts.chunks_done} of {counts.chunks} chunks are",
+            f"{storage.root} is not finished: {counts.chunks_done} of {counts.chunks} chunks are committed",
             "Run `batchwright run` with the same job first: it goes on where it stopped.",
         )
     return state

@@ -175,7 +175,7 @@ def both(storage: Storage, manifest: Manifest, job: Job, name: str, stop: thread
     """Prepare in a process beside, and run chunks here: a pod that needs nobody else."""
     command = [
         sys.executable, "-m", "batchwright", "worker", str(storage.root),
-        "--role", "prepare", "--name", f"{name}-prepare",
+        "--role", "prepare", "--name", f"{name}-prepare", "--with-parent",
     ]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE) as beside:
         try:

@@ -40,10 +40,6 @@ def survey(job: Job) -> Manifest:
         JobError: the job file, the model folder or the prompt is wrong.
         InputError: there is no input, or it cannot be read.
     """
-    if job.engine.kind != "fake" and not job.model.name:
-        raise JobError(
-            "no model is given", "Name one: --model NAME, or model.name in the job file."
-        )
     files = list_files(job.input.path)
     input_format = detect_format(files, job.input.format)
     first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT)
@@ -51,8 +47,6 @@ def survey(job: Job) -> Manifest:
     if not splits:
         raise InputError(f"no rows in {job.input.path}", "Every file is empty.")
     tokenizer = job_tokenizer(job)
-    if job.engine.kind == "vllm":
-        check_model(job.model.name, job.engine.options)
 
     make_row_sampling(job)
     chat = wants_chat(job, tokenizer)
@@ -70,6 +64,17 @@ def survey(job: Job) -> Manifest:
         max_model_len=max_model_len,
         fingerprint=_fingerprint(job, files, input_format, max_model_len),
     )
+
+
+def check_engine(job: Job) -> None:
+    """What can be said of the engine before it is started. Raises JobError."""
+    if job.engine.kind == "fake":
+        return
+    if not job.model.name:
+        raise JobError(
+            "no model is given", "Name one: --model NAME, or model.name in the job file."
+        )
+    check_model(job.model.name, job.engine.options)
 
 
 def wants_chat(job: Job, tokenizer: Tokenizer) -> bool:

@@ -112,18 +112,18 @@ class Worker:
                 self._supervisor.stop()
                 self._reader.shutdown(wait=True, cancel_futures=True)
                 self._committer.shutdown(wait=True)
-            self._collect_commits(limit=0)
+                self._collect_commits(limit=0)
 
     def _wait_for_work(self, stop: threading.Event) -> Chunk | None:
         """The first chunk. The engine is not loaded for a run that has nothing (left) to do."""
-        while True:
+        while not stop.is_set():
             chunk = self._queue.take(self._clock.monotonic())
             if chunk is not None:
                 return chunk
             if self._queue.finished():
                 return None
-            if stop.wait(0.05):
-                raise Stopped("stopped before the engine was started")
+            stop.wait(0.05)
+        raise Stopped("stopped before the engine was started")
 
     def _loop(self, stop: threading.Event) -> None:
         deadline: float | None = None

@@ -12,11 +12,11 @@ from pathlib import Path
 import orjson
 import psutil
 import pytest
-from tests.unit.rundir.small_runs import ManualClock
 
 from batchwright.rundir import layout
 from batchwright.rundir.ledger import Ledger, new_worker_name, read_heartbeat
 from batchwright.rundir.storage import Storage
+from tests.unit.rundir.small_runs import ManualClock
 
 LEASE_S = 60.0
 

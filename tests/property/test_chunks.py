@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.rundir.small_runs import rows_of
 
 from batchwright.core.records import Chunk, Slice
 from batchwright.plan.chunks import cut_chunks, rows_in_chunk, valid_slices
+from tests.unit.rundir.small_runs import rows_of
 
 PARTS = st.lists(st.lists(st.booleans(), max_size=12), max_size=10)
 

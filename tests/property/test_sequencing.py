@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.rundir.small_runs import SmallRun, order_files, small_run
 
 from batchwright.order import Sequencer
+from tests.unit.rundir.small_runs import SmallRun, order_files, small_run
 
 ROWS = st.lists(
     st.one_of(

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.rundir.small_runs import Row, prompts, small_run
 
 from batchwright.check import Validation, check_rows
 from batchwright.core.errors import InputError, Stopped
+from tests.unit.rundir.small_runs import Row, prompts, small_run
 
 
 def check(

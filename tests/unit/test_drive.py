@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
-from tests.unit.rundir.test_state import put_receipt, receipt_of
 
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, EngineError, TooManyFailures
@@ -16,6 +14,8 @@ from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.ledger import Ledger
 from batchwright.rundir.state import Counts
+from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
+from tests.unit.rundir.test_state import put_receipt, receipt_of
 
 
 def counts_of(rows: int, rejected: int = 0, ok: int = 0, failed: int = 0, **more: Any) -> Counts:
@@ -208,9 +208,7 @@ def test_a_worker_that_makes_progress_may_die_more_often(
     assert len(started) == MAX_RESTARTS + 3
 
 
-def test_a_worker_that_ended_well_is_not_started_again(
-    driver: _Driver, started: list[str]
-) -> None:
+def test_a_worker_that_ended_well_is_not_started_again(driver: _Driver, started: list[str]) -> None:
     driver._judge_end(Ended("prepare", "w", 0))
     assert started == []
 

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.rundir.small_runs import Row, SmallRun, prompts, small_run, write_rows
 
 from batchwright.core.errors import REJECTION_CODES, InputError, RowError
 from batchwright.core.records import Prompt
 from batchwright.rundir import layout
 from batchwright.rundir.prepared import open_part, prepared_receipt
 from batchwright.tokens.byte_level import ByteTokenizer
+from tests.unit.rundir.small_runs import Row, SmallRun, prompts, small_run, write_rows
 
 BOS = 1
 
@@ -75,7 +75,10 @@ PLAIN: list[tuple[Row, str]] = [
     ({"id": "x", "prompt": ""}, "empty_prompt"),
     ({"id": "x", "messages": []}, "empty_prompt"),
     ({"id": "x", "prompt": []}, "empty_prompt"),
-    ({"id": "x", "prompt": "a", "messages": [{"role": "user", "content": "b"}]}, "ambiguous_prompt"),
+    (
+        {"id": "x", "prompt": "a", "messages": [{"role": "user", "content": "b"}]},
+        "ambiguous_prompt",
+    ),
     ({"id": "x", "prompt": {"a": 1}}, "bad_prompt"),
     ({"id": "x", "prompt": 7}, "bad_prompt"),
     ({"id": "x", "prompt": ["a", "b"]}, "bad_prompt"),
@@ -95,7 +98,10 @@ PLAIN: list[tuple[Row, str]] = [
     ({"id": "x", "prompt": "y", "max_tokens": 0}, "bad_sampling"),
     ({"id": "x", "prompt": "y", "min_tokens": 9, "max_tokens": 8}, "bad_sampling"),
     ({"id": "x", "prompt": "y", "n": 3}, "unsupported"),
-    ({"id": "x", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "unsupported"),
+    (
+        {"id": "x", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "unsupported",
+    ),
 ]
 ENGINE = {"max_model_len": 256}
 
@@ -225,9 +231,7 @@ def test_text_of_the_row_is_data(tmp_path: Path) -> None:
         ({"messages": [{"role": "user", "content": ""}]}, ["blank_prompt"]),
     ],
 )
-def test_odd_rows_run_with_a_warning(
-    tmp_path: Path, row: Row, warnings: list[str] | None
-) -> None:
+def test_odd_rows_run_with_a_warning(tmp_path: Path, row: Row, warnings: list[str] | None) -> None:
     run = small_run(tmp_path, [row], tokenizer=BosTokenizer())
     (receipt,) = run.prepare()
     (found,) = rows_of(run)
@@ -237,9 +241,7 @@ def test_odd_rows_run_with_a_warning(
 
 
 def test_special_tokens_of_the_job_s_own_template_are_no_warning(tmp_path: Path) -> None:
-    rows = prepared(
-        tmp_path, [{"q": "x"}], prompt__template="<s>{{ q }}", tokenizer=BosTokenizer()
-    )
+    rows = prepared(tmp_path, [{"q": "x"}], prompt__template="<s>{{ q }}", tokenizer=BosTokenizer())
     assert rows[0]["warnings"] is None
 
 

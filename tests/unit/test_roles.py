@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run, write_rows
 
 from batchwright.core.errors import InputError, JobError, StorageError
 from batchwright.roles import attend, engine_settings, job_tokenizer
@@ -16,6 +15,7 @@ from batchwright.rundir import layout
 from batchwright.rundir.ledger import Ledger, read_heartbeat
 from batchwright.rundir.storage import Storage
 from batchwright.tokens.byte_level import ByteTokenizer
+from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run, write_rows
 
 
 @pytest.fixture
@@ -134,24 +134,27 @@ def test_a_worker_without_a_terminal_or_a_parent_does_the_whole_run(run: SmallRu
     assert (counts.ok, counts.rejected) == (7, 1)
 
 
-def test_a_worker_of_both_roles_ends_when_its_preparer_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_of_both_roles_ends_when_its_preparer_fails(tmp_path: Path) -> None:
     """Otherwise a pod with a damaged input waits for rows for ever."""
     run = small_run(tmp_path, prompts(1))
     (tmp_path / "data" / "rows.jsonl").unlink()
     command = [sys.executable, "-m", "batchwright", "worker", str(run.storage.root)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as both:
+    log = tmp_path / "stderr"
+    with log.open("wb") as stderr:
+        both = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
+    try:
+        exit_code = both.wait(8)
+    except subprocess.TimeoutExpired:
+        exit_code = None
+    finally:
+        both.terminate()
         try:
-            exit_code = both.wait(6)
+            both.wait(8)
         except subprocess.TimeoutExpired:
-            exit_code = None
-        assert both.stdin is not None
-        both.stdin.close()
-        stderr = both.stderr.read().decode() if both.stderr else ""
-    assert exit_code == 3, stderr
+            both.kill()
+            both.wait()
+    assert exit_code == 3, log.read_text()
+    assert "rows.jsonl" in log.read_text()
 
 
 def test_the_storage_is_what_a_worker_goes_by(run: SmallRun) -> None:

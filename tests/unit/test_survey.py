@@ -10,12 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.rundir.small_runs import Row, prompts, small_job, small_run, write_rows
 
 from batchwright.core.errors import InputError, JobError
 from batchwright.rundir.manifest import Manifest
-from batchwright.survey import choose_id_column, choose_max_model_len, survey, wants_chat
+from batchwright.survey import (
+    check_engine,
+    choose_id_column,
+    choose_max_model_len,
+    survey,
+    wants_chat,
+)
 from batchwright.tokens.byte_level import ByteTokenizer
+from tests.unit.rundir.small_runs import Row, prompts, small_job, small_run, write_rows
 
 CHAT: Row = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -197,9 +203,10 @@ def test_input_that_is_not_there(tmp_path: Path) -> None:
         survey(small_job(tmp_path / "nope.jsonl"))
 
 
-def test_a_real_engine_needs_a_model(tmp_path: Path) -> None:
+def test_a_real_engine_needs_a_model() -> None:
     with pytest.raises(JobError, match="no model is given"):
-        look(tmp_path, prompts(1), engine__kind="vllm")
+        check_engine(small_job("x", engine__kind="vllm"))
+    check_engine(small_job("x"))
 
 
 def test_a_model_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -233,27 +240,6 @@ def test_timestamps_in_nanoseconds_are_read(tmp_path: Path) -> None:
     run = small_run(tmp_path, tmp_path / "t.parquet")
     (receipt,) = run.prepare()
     assert (receipt.rows, receipt.rejected) == (1, 0)
-
-
-def test_a_run_does_not_depend_on_the_folder_it_was_started_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker of another pod, or `run RUN` typed elsewhere, must find the same files."""
-    (tmp_path / "here").mkdir()
-    write_rows(tmp_path / "here" / "rows.jsonl", prompts(1))
-    monkeypatch.chdir(tmp_path / "here")
-    manifest = survey(small_job("rows.jsonl"))
-    assert Path(manifest.splits[0].path).is_absolute()
-    assert Path(manifest.files[0].path).is_absolute()
-
-
-def test_a_relative_and_an_absolute_path_are_the_same_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_rows(tmp_path / "rows.jsonl", prompts(1))
-    monkeypatch.chdir(tmp_path)
-    fingerprints = [survey(small_job(name)).fingerprint for name in ("rows.jsonl", str(path))]
-    assert fingerprints[0] == fingerprints[1]
 
 
 def test_equal_jobs_make_equal_manifests(tmp_path: Path) -> None:

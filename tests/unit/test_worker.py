@@ -12,8 +12,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
-from tests.unit.rundir.test_state import put_receipt, receipt_of
 
 from batchwright.again import order_failed_rows
 from batchwright.core.errors import EngineError, Stopped, StorageError
@@ -26,6 +24,8 @@ from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.prepared import make_requests, read_slices, with_row_ids
 from batchwright.worker import Worker, answer_token_ids
+from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
+from tests.unit.rundir.test_state import put_receipt, receipt_of
 
 ROWS = 10
 

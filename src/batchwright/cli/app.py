@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,7 +44,7 @@ EngineKind = Annotated[
     str | None, typer.Option("--engine", help="vllm, or fake for a dry run without a model.")
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
-Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory [runs/NAME].")]
+Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any key of the job file: run.replicas=2.")
 ]
@@ -109,7 +108,6 @@ def validate(
         "prompt.system": system,
         "prompt.column": column,
         "input.limit": limit,
-        "engine.kind": None if model else "fake",
     }
     with ending(as_json=as_json):
         job, _ = job_and_dir(source, options, settings or [], None)
@@ -180,12 +178,15 @@ def worker(
     run_dir: RunDir,
     role: Annotated[str, typer.Option(help="infer, prepare, or both in one.")] = "both",
     name: Annotated[str | None, typer.Option(help="Name in the ledger.")] = None,
+    with_parent: Annotated[
+        bool, typer.Option("--with-parent", help="Stop when standard input ends.")
+    ] = False,
 ) -> None:
     """One worker of a run: what each pod or Slurm task runs."""
     from batchwright import roles
 
     with ending(as_json=False), stopping() as stop:
-        if not sys.stdin.isatty():
+        if with_parent:
             roles.stop_with_parent(stop)
         roles.attend(run_dir, role, name or roles.new_worker_name(role), stop)
 

@@ -26,10 +26,35 @@ def job_and_dir(
         run_dir: `--dir`.
     """
     job, folder = _read(source, options, settings, run_dir)
+    job = with_absolute_paths(job)
     if job.model.name == DEMO and not Path(DEMO).is_dir() and job.engine.kind != "fake":
         model = job.model.model_copy(update={"name": str(embedded_model())})
         job = job.model_copy(update={"model": model})
     return job, folder
+
+
+def with_absolute_paths(job: Job) -> Job:
+    """The job as it reads from any folder: a run is resumed from wherever one happens to be."""
+    paths = job.input.path
+    absolute = [_absolute(path) for path in paths] if isinstance(paths, list) else _absolute(paths)
+    model = job.model
+    updates = {
+        key: _absolute(value)
+        for key in ("name", "tokenizer", "chat_template")
+        if (value := getattr(model, key)) and Path(value).exists()
+    }
+    output = job.output.path and _absolute(job.output.path)
+    return job.model_copy(
+        update={
+            "input": job.input.model_copy(update={"path": absolute}),
+            "model": model.model_copy(update=updates),
+            "output": job.output.model_copy(update={"path": output}),
+        }
+    )
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _read(

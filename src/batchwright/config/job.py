@@ -25,8 +25,8 @@ class Input(Section):
     format: InputFormat = "auto"
     """By name and content unless given."""
     id: str = "auto"
-    """Column that identifies a row; `row` for its number. `auto`: `custom_id` or `id` if the
-    first row has it, else the row's number."""
+    """Column that identifies a row; `row` for its number. `auto`: `custom_id` or `id` if one of
+    the first 20 rows has it, else the row's number."""
     duplicate_ids: Literal["reject", "allow"] = "reject"
     """Whether later rows with an id that was seen before are rejected."""
     limit: Annotated[int | None, Field(ge=1)] = None

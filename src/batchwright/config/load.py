@@ -150,7 +150,7 @@ def _describe(
     place = tuple(str(step) for step in problem["loc"])
     name = ".".join(place)
     if place in set_here:
-        where = "--set"
+        where = "options"
     else:
         line = next(
             (lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None

@@ -229,6 +229,7 @@ class OrderBatch:
         duplicates: rows rejected because their id was seen before.
         rows: rows numbered by this and all earlier batches.
         last: no batch follows.
+        replaces: for each chunk of a retry, the failures that its rows had before, by code.
     """
 
     generation: int
@@ -239,6 +240,7 @@ class OrderBatch:
     duplicates: tuple[Duplicate, ...]
     rows: int
     last: bool
+    replaces: tuple[dict[str, int], ...] = ()
 
     @property
     def rejected(self) -> int:

@@ -48,7 +48,7 @@ class LocalExecutor:
         self._log_dir.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, "-m", "batchwright", "worker", str(self._run_dir),
-            "--role", role, "--name", name,
+            "--role", role, "--name", name, "--with-parent",
         ]  # fmt: skip
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
         with (self._log_dir / f"{name}.log").open("ab") as log:

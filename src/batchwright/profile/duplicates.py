@@ -27,7 +27,7 @@ def prompt_digests(
         max_tokens: output cap of each row.
         sampling: canonical sampling of each row.
     """
-    view = memoryview(np.ascontiguousarray(ids, dtype=np.int32)).cast("B")
+    view = memoryview(np.ascontiguousarray(ids, dtype=np.int32).view(np.uint8).data)
     bounds = (offsets * 4).tolist()
     heads = {pair: repr(pair).encode() for pair in set(zip(max_tokens, sampling, strict=True))}
     out = bytearray()

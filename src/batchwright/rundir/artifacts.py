@@ -30,15 +30,15 @@ def dump(record: Any) -> bytes:
 def load(kind: type[Record], raw: bytes, name: str) -> Record:
     """A record from its JSON. Raises StorageError naming the file if it is damaged."""
     try:
-        body = orjson.loads(raw)
-        version = body.pop("version")
+        body = dict(orjson.loads(raw))
+        version = int(body.pop("version"))
         if version > FORMAT_VERSION:
             raise StorageError(
                 f"{name} was written by a newer batchwright (format {version})",
                 "Install that version, or start again in another run directory.",
             )
         record: Record = _adapter(kind).validate_python(body)
-    except (orjson.JSONDecodeError, KeyError, AttributeError, ValidationError) as error:
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, ValidationError) as error:
         raise StorageError(
             f"{name} is damaged: {str(error).splitlines()[0]}",
             "Delete that one file and run the same command again: what it stood for is redone.",

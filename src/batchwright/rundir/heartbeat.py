@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from batchwright.core.errors import StorageError
 from batchwright.rundir.ledger import Ledger
 
 
@@ -30,4 +32,6 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while not self._done.wait(self._interval_s):
-            self._ledger.heartbeat(self._state())
+            # One that fails is not the end: without the next one, the work would be done twice.
+            with contextlib.suppress(StorageError):
+                self._ledger.heartbeat(self._state())

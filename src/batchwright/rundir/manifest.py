@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,10 @@ class Manifest:
         return schema.field(0).type
 
 
+# What prepared parts were made by: another version might cut or read the same input otherwise.
+_FIRST_MADE = ("files", "splits", "format", "input_type", "id_column", "chat")
+
+
 def encode_input_type(data_type: pa.DataType) -> str:
     """An Arrow type as text for the manifest."""
     return base64.b64encode(pa.schema([pa.field("input", data_type)]).serialize()).decode()
@@ -80,6 +85,8 @@ def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:
             f"{storage.root} holds another job:\n    " + "\n    ".join(changes),
             "Change it back to go on, or start afresh in another run directory (--dir).",
         )
+    kept = {name: getattr(there, name) for name in _FIRST_MADE}
+    wanted = dataclasses.replace(wanted, **kept)
     if there != wanted:
         storage.publish(layout.MANIFEST, artifacts.dump(wanted))
     return wanted, True
@@ -94,10 +101,24 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
         if isinstance(before, dict) and isinstance(after, dict):
             changes += differences(before, after, f"{name}.")
         elif before != after:
-            changes.append(f"{name}: {_short(before)} -> {_short(after)}")
+            changes.append(f"{name}: {' -> '.join(_short_pair(before, after))}")
     return changes
 
 
-def _short(value: Any, limit: int = 60) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+def _short_pair(before: Any, after: Any, limit: int = 60) -> tuple[str, str]:
+    """Both values, long ones cut to where they differ."""
+    first, second = ("nothing" if value is None else str(value) for value in (before, after))
+    if max(len(first), len(second)) <= limit:
+        return first, second
+    same = next(
+        (at for at, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1]),
+        min(len(first), len(second)),
+    )
+    start = max(0, same - limit // 3)
+    return _window(first, start, limit), _window(second, start, limit)
+
+
+def _window(text: str, start: int, limit: int) -> str:
+    shown = text[start : start + limit - 3]
+    left = "..." if start else ""
+    return left + (shown + "..." if len(text) > start + limit else text[start:])

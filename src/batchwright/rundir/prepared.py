@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from batchwright.core.errors import StorageError
 from batchwright.core.records import PreparedReceipt, Request, Slice
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
@@ -26,6 +28,23 @@ def open_part(
     storage: Storage, file: str, columns: Sequence[str] = ()
 ) -> pa.ipc.RecordBatchFileReader:
     """A prepared part; only what is asked of it is read and decompressed."""
+    with reading(file):
+        return _open(storage, file, columns)
+
+
+@contextmanager
+def reading(file: str) -> Iterator[None]:
+    """Damage found while reading, as an error that names the file."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        raise StorageError(
+            f"{file} is damaged: {str(error).splitlines()[0]}",
+            "The rows in it were numbered by it: start again in another run directory.",
+        ) from error
+
+
+def _open(storage: Storage, file: str, columns: Sequence[str]) -> pa.ipc.RecordBatchFileReader:
     local = storage.local_path(file)
     source = pa.py_buffer(storage.read(file)) if local is None else pa.memory_map(str(local))
     if not columns:
@@ -37,7 +56,9 @@ def open_part(
 
 def read_columns(storage: Storage, file: str, columns: Sequence[str]) -> pa.Table:
     """Some columns of a prepared part."""
-    return open_part(storage, file, columns).read_all()
+    reader = open_part(storage, file, columns)
+    with reading(file):
+        return reader.read_all()
 
 
 def read_slices(
@@ -50,7 +71,8 @@ def read_slices(
     for piece in slices:
         if piece.part not in opened:
             opened[piece.part] = open_part(storage, piece.part)
-        tables.append(_rows(opened[piece.part], piece.start, piece.stop))
+        with reading(piece.part):
+            tables.append(_rows(opened[piece.part], piece.start, piece.stop))
         numbers.append(np.arange(piece.start, piece.stop, dtype=np.int64) + piece.first_row)
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     return table, np.concatenate(numbers)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchwright.core.errors import StorageError
 from batchwright.core.records import Chunk, OrderBatch, Receipt
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
@@ -28,7 +30,20 @@ class RunState:
                 fresh.append(artifacts.load(OrderBatch, self._storage.read(path), path))
                 self._names_read.add(name)
         self.batches += fresh
+        self._check_sequence()
         return fresh
+
+    def _check_sequence(self) -> None:
+        """A stretch that was deleted by hand must not make its rows vanish."""
+        expected: Counter[int] = Counter()
+        for batch in self.batches:
+            if batch.sequence != expected[batch.generation]:
+                missing = layout.order_batch(batch.generation, expected[batch.generation])
+                raise StorageError(
+                    f"{missing} is missing, but later ones are there",
+                    "Put it back, or start again in another run directory.",
+                )
+            expected[batch.generation] += 1
 
     def refresh_receipts(self) -> list[Receipt]:
         """Read the receipts that have come since the last look."""
@@ -57,15 +72,22 @@ class RunState:
         """How many passes there are: 1, and one more for each retry."""
         return 1 + max((batch.generation for batch in self.batches), default=0)
 
+    def _failures(self) -> dict[str, int]:
+        """Failed rows by code; rows that were run again count by their newest outcome."""
+        failures: Counter[str] = Counter()
+        for receipt in self.receipts.values():
+            failures.update(receipt.failures)
+        for batch in self.batches:
+            for number, replaced in enumerate(batch.replaces):
+                if Chunk(batch.generation, number, ()).name in self.receipts:
+                    failures.subtract(replaced)
+        return dict(+failures)
+
     def counts(self) -> Counts:
         """The sums of all that is read so far."""
         first_pass = [batch for batch in self.batches if batch.generation == 0]
         receipts = self.receipts.values()
         retried = sum(receipt.rows for receipt in receipts if receipt.generation > 0)
-        failures: dict[str, int] = {}
-        for receipt in receipts:
-            for code, count in receipt.failures.items():
-                failures[code] = failures.get(code, 0) + count
         num_chunks = sum(len(batch.chunks) for batch in self.batches)
         return Counts(
             rows=first_pass[-1].rows if first_pass else 0,
@@ -78,7 +100,7 @@ class RunState:
             chunks=num_chunks,
             chunks_done=len(self.receipts),
             ordered=self.ordered,
-            failures=failures,
+            failures=self._failures(),
         )
 
 

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.rundir.small_runs import prompts, small_run, write_rows
 
 from batchwright.cli.options import job_and_dir
 from batchwright.core.errors import JobError
+from batchwright.survey import survey
+from tests.unit.rundir.small_runs import prompts, small_run, write_rows
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,9 @@ def test_data_without_a_name_needs_a_run_directory(source: str) -> None:
 
 
 def test_options_that_were_not_given_change_nothing(tmp_path: Path) -> None:
-    job, folder = job_and_dir("x.jsonl", {"model.name": None, "input.limit": 0 or None}, [], tmp_path)
+    job, folder = job_and_dir(
+        "x.jsonl", {"model.name": None, "input.limit": 0 or None}, [], tmp_path
+    )
     assert job.model.name == ""
     assert folder == tmp_path
 
@@ -85,3 +88,28 @@ def test_settings_of_the_engine_keep_their_kinds(tmp_path: Path) -> None:
     job, _ = job_and_dir(source, {}, settings, None)
     expected: dict[str, Any] = {"max_num_seqs": 4, "enforce_eager": True}
     assert job.engine.options == expected
+
+
+def test_a_run_does_not_depend_on_the_folder_it_was_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of another pod, or `run RUN` typed elsewhere, must find the same files."""
+    write_rows(tmp_path / "rows.jsonl", prompts(1))
+    monkeypatch.chdir(tmp_path)
+    options = {"output.path": "out", "engine.kind": "fake"}
+    job, _ = job_and_dir("rows.jsonl", options, [], None)
+    assert job.input.path == str(tmp_path / "rows.jsonl")
+    assert job.output.path == str(tmp_path / "out")
+    again, _ = job_and_dir(str(tmp_path / "rows.jsonl"), options, [], None)
+    assert survey(again).fingerprint == survey(job).fingerprint
+
+
+def test_a_job_file_named_by_a_relative_path_is_the_same_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ask.yaml").write_text("input: {path: x.jsonl}\nrun: {dir: there}\n")
+    monkeypatch.chdir(tmp_path)
+    relative, absolute = (
+        job_and_dir(source, {}, [], None)[0] for source in ("ask.yaml", str(tmp_path / "ask.yaml"))
+    )
+    assert relative.input.path == absolute.input.path == str(tmp_path / "x.jsonl")

@@ -70,7 +70,11 @@ def test_an_error_names_file_line_and_the_nearest_key(
 
 def test_every_error_is_named_at_once(tmp_path: Path) -> None:
     message = refused(tmp_path, GOOD + "run: {replicas: 0}\nmodle: 1\nengine: {kind: x}\n")
-    assert sorted(line.split()[0] for line in message.splitlines()) == ["JOB:3:", "JOB:4:", "JOB:5:"]
+    assert sorted(line.split()[0] for line in message.splitlines()) == [
+        "JOB:3:",
+        "JOB:4:",
+        "JOB:5:",
+    ]
 
 
 def test_a_name_that_is_like_no_other_shows_what_there_is(tmp_path: Path) -> None:
@@ -135,6 +139,10 @@ def test_absolute_paths_lists_and_addresses_stay(tmp_path: Path) -> None:
     assert job.model.name == "org/model"
 
 
+def test_no_model_is_not_the_folder_of_the_job_file(tmp_path: Path) -> None:
+    assert load(tmp_path, GOOD + "model: {name: ''}\n").model.name == ""
+
+
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert load(tmp_path, "input: {path: ~/rows.jsonl}\n").input.path in (
@@ -149,14 +157,14 @@ def test_overrides_win_over_the_file(tmp_path: Path) -> None:
 
 def test_an_override_that_is_wrong_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     text = GOOD + "run:\n  replicas: 2\n"
-    assert refused(tmp_path, text, run__replicas=0).startswith("--set: run.replicas: ")
-    assert refused(tmp_path, text, run__replica=2).startswith("--set: unknown key run.replica; ")
+    assert refused(tmp_path, text, run__replicas=0).startswith("options: run.replicas: ")
+    assert refused(tmp_path, text, run__replica=2).startswith("options: unknown key run.replica; ")
 
 
 def test_an_override_of_a_key_with_several_types_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     text = GOOD + "output:\n  columns: all\n"
     message = refused(tmp_path, text, output__columns=3)
-    assert all(line.startswith("--set: output.columns") for line in message.splitlines())
+    assert all(line.startswith("options: output.columns") for line in message.splitlines())
 
 
 def test_a_key_with_several_types_is_called_by_its_own_name(tmp_path: Path) -> None:
@@ -202,7 +210,7 @@ def test_settings_that_are_none(setting: str) -> None:
 def test_options_make_a_job_without_a_file() -> None:
     job = make_job({"input": {"path": "x"}}, {"model.name": "m", "engine.kind": "fake"})
     assert (job.input.path, job.model.name, job.engine.kind) == ("x", "m", "fake")
-    with pytest.raises(JobError, match="--set: unknown key engine.knd; did you mean kind"):
+    with pytest.raises(JobError, match="options: unknown key engine.knd; did you mean kind"):
         make_job({"input": {"path": "x"}}, {"engine.knd": "fake"})
 
 

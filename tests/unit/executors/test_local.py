@@ -80,9 +80,7 @@ def test_how_it_ended_is_told(executor: LocalExecutor, role: str, exit_code: int
     assert ended(executor) == (role, "w", exit_code)
 
 
-def test_what_it_said_at_the_end_stands_in_the_log(
-    executor: LocalExecutor, tmp_path: Path
-) -> None:
+def test_what_it_said_at_the_end_stands_in_the_log(executor: LocalExecutor, tmp_path: Path) -> None:
     executor.start("fails", "w")
     ended(executor)
     assert "no luck" in (tmp_path / "logs" / "w.log").read_text()
@@ -97,9 +95,7 @@ def test_cancel_ends_every_worker(executor: LocalExecutor) -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_cancel_ends_a_worker_that_does_not_listen(
-    executor: LocalExecutor, tmp_path: Path
-) -> None:
+def test_cancel_ends_a_worker_that_does_not_listen(executor: LocalExecutor, tmp_path: Path) -> None:
     executor.start("stubborn", "w")
     pid = executor._processes[0].popen.pid
     log = tmp_path / "logs" / "w.log"

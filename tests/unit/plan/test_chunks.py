@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.unit.rundir.small_runs import rows_of
 
 from batchwright.core.records import Slice
 from batchwright.plan.chunks import (
@@ -13,6 +12,7 @@ from batchwright.plan.chunks import (
     rows_in_chunk,
     valid_slices,
 )
+from tests.unit.rundir.small_runs import rows_of
 
 
 def test_chunks_are_small_first_and_grow_to_a_limit() -> None:

@@ -9,14 +9,16 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.rundir.small_runs import SmallRun, order_files, prompts, rows_of, small_run
-from tests.unit.rundir.test_state import put_receipt
 
+from batchwright.again import order_failed_rows
 from batchwright.core.records import Outcome, Receipt
+from batchwright.order import Sequencer
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import read_slices
-from batchwright.rundir.rejected import RejectedRows, Sequencer, column_kinds, order_failed_rows
+from batchwright.rundir.rejected import RejectedRows, column_kinds
 from batchwright.write.parts import build_part, encode_part, summarise
+from tests.unit.rundir.small_runs import SmallRun, order_files, prompts, rows_of, small_run
+from tests.unit.rundir.test_state import put_receipt
 
 
 @pytest.fixture
@@ -135,7 +137,9 @@ def test_a_limit_cuts_the_input_whatever_the_parts(
     tmp_path: Path, small_parts: None, limit: int
 ) -> None:
     rows: list[Any] = [*prompts(5), "{bad", {"id": "r0", "prompt": "again"}, *prompts(5, 7)]
-    run = ordered(small_run(tmp_path, {"a.jsonl": rows[:8], "b.jsonl": rows[8:]}, input__limit=limit))
+    run = ordered(
+        small_run(tmp_path, {"a.jsonl": rows[:8], "b.jsonl": rows[8:]}, input__limit=limit)
+    )
     counts = run.state().counts()
     assert counts.rows == min(limit, 12)
     assert counts.ordered
@@ -351,8 +355,8 @@ def commit_outcomes(run: SmallRun, failures: dict[int, str], generation: int = 0
         file = layout.output_part(chunk.name, "x")
         run.storage.put(file, encode_part(part))
         put_receipt(
-            run, Receipt(generation, chunk.number, file, "", worker="w", seconds=1.0,
-                         **summarise(part))  # fmt: skip
+            run,
+            Receipt(generation, chunk.number, file, "", worker="w", seconds=1.0, **summarise(part)),
         )
 
 
@@ -399,6 +403,23 @@ def test_the_newest_outcome_says_whether_a_row_runs_again(finished: SmallRun) ->
     assert (counts.ok, counts.failed, counts.rejected, counts.rows) == (10, 1, 1, 12)
     assert order_failed_rows(finished.storage, finished.state(), None, []) == 1
     assert retried(finished, 3) == [[4]]
+
+
+def test_failures_are_counted_by_the_newest_outcome_of_each_row(finished: SmallRun) -> None:
+    assert finished.state().counts().failures == {"timeout": 2, "aborted": 2}
+    order_failed_rows(finished.storage, finished.state(), None, [])
+    commit_outcomes(finished, {4: "engine_refused", 11: "aborted"}, generation=1)
+    counts = finished.state().counts()
+    assert counts.failed == 2
+    left = {code: number for code, number in counts.failures.items() if number}
+    assert left == {"engine_refused": 1, "aborted": 1}
+
+
+def test_a_retry_that_is_under_way_takes_nothing_off_the_counts(finished: SmallRun) -> None:
+    order_failed_rows(finished.storage, finished.state(), 3, [])
+    counts = finished.state().counts()
+    assert (counts.ok, counts.failed, counts.complete) == (7, 4, False)
+    assert counts.failures == {"timeout": 2, "aborted": 2}
 
 
 def test_a_retried_chunk_holds_the_rows_it_names(finished: SmallRun) -> None:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import orjson
 import pytest
-from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
-from tests.unit.rundir.test_state import put_receipt, receipt_of
 
 from batchwright.core.records import Chunk
 from batchwright.rundir import layout
 from batchwright.rundir.chunk_queue import LOOK_AGAIN_S, ChunkQueue
 from batchwright.rundir.ledger import Ledger
+from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
+from tests.unit.rundir.test_state import put_receipt, receipt_of
 
 LEASE_S = 60.0
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.rundir.small_runs import SmallRun, small_run
 
 from batchwright.core.records import Slice
 from batchwright.rundir.prepared import prepared_receipt, read_columns, read_slices
+from tests.unit.rundir.small_runs import SmallRun, small_run
 
 
 @pytest.fixture

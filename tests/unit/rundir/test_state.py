@@ -3,13 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
 
 from batchwright.again import order_failed_rows
 from batchwright.core.errors import StorageError
 from batchwright.core.records import OrderBatch, Receipt
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.state import Counts
+from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
 
 
 def receipt_of(number: int, rows: int, failures: dict[str, int], generation: int = 0) -> Receipt:
@@ -67,7 +67,7 @@ def test_receipts_complete_it_and_the_counts_add_up(run: SmallRun) -> None:
 def retry(run: SmallRun, *receipts: Receipt) -> Counts:
     """The counts of a finished run after a second pass over what failed."""
     state = run.state()
-    batch = OrderBatch(1, 0, (), (), (), (), 0, last=True)
+    batch = OrderBatch(1, 0, (), (), (), (), 0, last=True, replaces=({"timeout": 2, "aborted": 1},))
     assert state.generations == 1
     run.storage.commit(layout.order_batch(1, 0), artifacts.dump(batch))
     for receipt in receipts:
@@ -81,15 +81,6 @@ def test_a_retried_row_counts_by_its_newest_outcome(run: SmallRun) -> None:
     put_receipt(run, receipt_of(1, 3, {}))
     counts = retry(run, receipt_of(0, 3, {"aborted": 1}, generation=1))
     assert (counts.rows, counts.ok, counts.failed, counts.settled) == (10, 6, 1, 10)
-
-
-def test_failures_of_retried_rows_are_not_counted_any_more(run: SmallRun) -> None:
-    run.order()
-    put_receipt(run, receipt_of(0, 4, {"timeout": 2, "aborted": 1}))
-    put_receipt(run, receipt_of(1, 3, {}))
-    counts = retry(run, receipt_of(0, 3, {}, generation=1))
-    assert counts.failed == 0
-    assert not {code: number for code, number in counts.failures.items() if number}
 
 
 def test_files_are_read_once(run: SmallRun) -> None:
@@ -110,9 +101,7 @@ def test_a_torn_receipt_is_named(run: SmallRun, torn: bytes) -> None:
         run.state()
 
 
-def test_a_gap_in_the_order_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gap_in_the_order_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint for a damaged order file says to delete it: its rows must not vanish then."""
     monkeypatch.setattr("batchwright.order.PARTS_PER_BATCH", 1)
     files = {f"{name}.jsonl": prompts(3, start) for start, name in enumerate("abc")}
