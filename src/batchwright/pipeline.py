@@ -20,8 +20,11 @@ from batchwright.core.errors import FAILURE_CODES, InputError, JobError, Storage
 from batchwright.core.records import OrderBatch
 from batchwright.drive import Progress, drive
 from batchwright.rundir import layout
+from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.events import Events
 from batchwright.rundir.ledger import read_heartbeat
-from batchwright.rundir.manifest import Manifest, open_manifest, read_manifest
+from batchwright.rundir.manifest import Manifest, existing_run, open_manifest
+from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.rejected import RejectedRows, column_kinds
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
@@ -72,6 +75,7 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
     wanted = survey(job)
     storage = Storage(run_dir)
     manifest, resumed = open_manifest(storage, wanted)
+    mend(storage)
     storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
     _check_writable(_results_dir(storage, job))
     done_before = _read_state(storage).counts().settled if resumed else 0
@@ -83,6 +87,12 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
 def validate(job: Job, stop: threading.Event, say: Callable[[Validation], None]) -> Validation:
     """Check every row without an engine and without a run directory."""
     return check_rows(survey(job), job, stop, say)
+
+
+def mend(storage: Storage) -> None:
+    """Remove what a power cut tore, and note it: what it stood for is done again."""
+    for path in remove_torn_files(storage):
+        Events(storage, "mend", SystemClock()).write("torn_file_removed", path=path)
 
 
 def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[str] = ()) -> Summary:
@@ -99,6 +109,7 @@ def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[st
     for code in codes:
         if code not in FAILURE_CODES:
             raise JobError(f"--code {code}: there are {', '.join(FAILURE_CODES)}")
+    mend(storage)
     state = _complete_state(storage)
     again = order_failed_rows(storage, state, job.run.chunk_rows, codes)
     done_before = state.counts().settled - again
@@ -162,14 +173,8 @@ def status(run_dir: Path) -> tuple[Counts, list[dict[str, Any]]]:
 
 
 def open_run(run_dir: Path) -> tuple[Storage, Manifest, Job]:
-    """A run directory that is there already. Raises StorageError if it is none."""
-    if not (run_dir / layout.MANIFEST).is_file():
-        raise JobError(
-            f"{run_dir} is not a run directory: there is no {layout.MANIFEST}",
-            "Give the folder that `batchwright run` named in its last lines.",
-        )
-    storage = Storage(run_dir)
-    manifest = read_manifest(storage)
+    """A run that is there already. Raises JobError if there is none."""
+    storage, manifest = existing_run(run_dir)
     return storage, manifest, Job.model_validate(manifest.job)
 
 

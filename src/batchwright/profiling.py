@@ -61,10 +61,12 @@ def profile_rows(
         raise JobError(f"--sample {sample}: give a share above 0 and below 1, such as 0.05")
     block_size = block_size or _block_size(job)
     counter = _Counter(manifest, job, block_size)
+    tokenizer = job_tokenizer(job)
+    signer = Signer(manifest, job, tokenizer, sample, block_size)
     if processes > 1 and len(manifest.splits) > 1:
         source = signs_of_splits(manifest, job, sample, block_size, processes, stop)
     else:
-        source = sign_splits(manifest, job, sample, block_size)
+        source = sign_splits(signer, len(manifest.splits))
     with closing(source):
         for split, signs in source:
             if stop.is_set():
@@ -75,9 +77,7 @@ def profile_rows(
                 break
     if not counter.tally.rows:
         raise InputError(f"no rows in {job.input.path}", "Every line is blank.")
-    tokenizer = job_tokenizer(job)
     profile = counter.tally.profile(cache_tokens, share=sample, exact=tokenizer.exact)
-    signer = Signer(manifest, job, tokenizer, None, block_size)
 
     def token_ids(row: int) -> Sequence[int]:
         split = max(one for one, first in counter.first_rows.items() if first <= row)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from batchwright.config.job import Job
-from batchwright.core.errors import BatchwrightError, JobError
+from batchwright.core.errors import BatchwrightError, JobError, Stopped
 from batchwright.core.ports import EngineSettings, Tokenizer
 from batchwright.core.records import Split
 from batchwright.engines.feeder import Supervisor
@@ -20,9 +20,9 @@ from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
-from batchwright.rundir.heartbeat import Heartbeat
-from batchwright.rundir.ledger import Ledger, new_worker_name
-from batchwright.rundir.manifest import Manifest, read_manifest
+from batchwright.rundir.heartbeat import Heartbeat, reported_error
+from batchwright.rundir.ledger import Ledger, new_worker_name, read_heartbeat
+from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -45,8 +45,7 @@ def attend(run_dir: Path, role: str, name: str, stop: threading.Event) -> None:
     Raises:
         BatchwrightError: what ended the work early; it also stands in the worker's heartbeat.
     """
-    storage = Storage(run_dir)
-    manifest = read_manifest(storage)
+    storage, manifest = existing_run(run_dir)
     job = Job.model_validate(manifest.job)
     # Rows come and go by the thousand and hold no cycles: the collector would only look at them
     # again and again. What has been loaded so far never goes.
@@ -172,14 +171,32 @@ def _is_prepared(storage: Storage, split: int) -> bool:
 
 
 def both(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
-    """Prepare in a process beside, and run chunks here: a pod that needs nobody else."""
+    """Prepare in a process beside, and run chunks here: a pod that needs nobody else.
+
+    Raises:
+        BatchwrightError: what either of the two could not go on with.
+    """
+    beside_name = f"{name}-prepare"
     command = [
         sys.executable, "-m", "batchwright", "worker", str(storage.root),
-        "--role", "prepare", "--name", f"{name}-prepare", "--with-parent",
+        "--role", "prepare", "--name", beside_name, "--with-parent",
     ]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE) as beside:
+        failed = threading.Event()
+
+        def watch() -> None:
+            if beside.wait() > 0 and not stop.is_set():
+                failed.set()
+                stop.set()
+
+        threading.Thread(target=watch, name="prepare-watch", daemon=True).start()
         try:
             infer(storage, manifest, job, name, stop)
+        except Stopped:
+            error = (
+                reported_error(read_heartbeat(storage, beside_name)) if failed.is_set() else None
+            )
+            raise error or Stopped("stopped") from None
         finally:
             beside.terminate()
 

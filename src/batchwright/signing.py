@@ -176,10 +176,9 @@ def _only(batch: RowBatch, taken: npt.NDArray[np.bool_]) -> RowBatch:
     return RowBatch(records, batch.kept, [batch.lines[index] for index in kept], problems)
 
 
-def sign_splits(manifest: Manifest, job: Job, sample: float | None, block_size: int) -> Signs:
+def sign_splits(signer: Signer, splits: int) -> Signs:
     """The number of the split and the signs of its rows, for all, made in this process."""
-    signer = Signer(manifest, job, job_tokenizer(job), sample, block_size)
-    for number in range(len(manifest.splits)):
+    for number in range(splits):
         for signs in signer.split(number):
             yield number, signs
 

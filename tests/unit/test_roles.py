@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchwright.core.errors import InputError, JobError, StorageError
+from batchwright.core.errors import InputError, JobError
 from batchwright.roles import attend, engine_settings, job_tokenizer
 from batchwright.rundir import layout
 from batchwright.rundir.ledger import Ledger, read_heartbeat
@@ -89,12 +89,12 @@ def test_a_role_that_is_none(run: SmallRun) -> None:
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="is not a run directory"):
+    with pytest.raises(JobError, match="is not a run directory"):
         attend(tmp_path, "infer", "x", threading.Event())
 
 
 def test_a_worker_does_not_make_the_folder_it_was_wrongly_given(tmp_path: Path) -> None:
-    with pytest.raises((StorageError, JobError)):
+    with pytest.raises(JobError):
         attend(tmp_path / "typo", "infer", "x", threading.Event())
     assert not (tmp_path / "typo").exists()
 

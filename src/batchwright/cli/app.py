@@ -45,6 +45,7 @@ EngineKind = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
 Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]
+WithParent = Annotated[bool, typer.Option("--with-parent", help="Stop when standard input ends.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any key of the job file: run.replicas=2.")
 ]
@@ -178,9 +179,7 @@ def worker(
     run_dir: RunDir,
     role: Annotated[str, typer.Option(help="infer, prepare, or both in one.")] = "both",
     name: Annotated[str | None, typer.Option(help="Name in the ledger.")] = None,
-    with_parent: Annotated[
-        bool, typer.Option("--with-parent", help="Stop when standard input ends.")
-    ] = False,
+    with_parent: WithParent = False,  # noqa: FBT002
 ) -> None:
     """One worker of a run: what each pod or Slurm task runs."""
     from batchwright import roles

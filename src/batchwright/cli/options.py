@@ -71,14 +71,22 @@ def _read(
     else:
         data = {"name": _name_of(source), "input": {"path": source}}
         job = make_job(data, overrides)
-    return job, run_dir or Path(job.run.dir.format(name=job.name))
+    return job, run_dir or run_dir_of(job)
+
+
+def run_dir_of(job: Job) -> Path:
+    """Where the job's run lives unless `--dir` says otherwise."""
+    filled = job.run.dir.replace("{name}", job.name)
+    if "{" in filled or "}" in filled:
+        raise JobError(f"run.dir: {job.run.dir}: only {{name}} can be filled in")
+    return Path(filled)
 
 
 def _job_of_run(run_dir: Path, overrides: Mapping[str, Any]) -> Job:
-    import orjson
+    from batchwright.rundir.manifest import existing_run
 
-    manifest = orjson.loads((run_dir / "manifest.json").read_bytes())
-    return make_job(manifest["job"], overrides, source=str(run_dir / "manifest.json"))
+    _, manifest = existing_run(run_dir)
+    return make_job(manifest.job, overrides, source=str(run_dir / "manifest.json"))
 
 
 def _name_of(source: str) -> str:

@@ -70,6 +70,7 @@ class LocalExecutor:
             exit_code = process.popen.poll()
             if exit_code is not None:
                 self._processes.remove(process)
+                _close_stdin(process)
                 ended.append(Ended(process.role, process.name, exit_code))
         return ended
 
@@ -89,4 +90,10 @@ class LocalExecutor:
             except subprocess.TimeoutExpired:
                 process.popen.kill()
                 process.popen.wait()
+            _close_stdin(process)
         self._processes.clear()
+
+
+def _close_stdin(process: _Process) -> None:
+    if process.popen.stdin is not None:
+        process.popen.stdin.close()

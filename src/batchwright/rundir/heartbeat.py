@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from batchwright.core.errors import StorageError
+from batchwright.core import errors
+from batchwright.core.errors import BatchwrightError, StorageError
 from batchwright.rundir.ledger import Ledger
 
 
@@ -35,3 +36,12 @@ class Heartbeat:
             # One that fails is not the end: without the next one, the work would be done twice.
             with contextlib.suppress(StorageError):
                 self._ledger.heartbeat(self._state())
+
+
+def reported_error(heartbeat: dict[str, Any]) -> BatchwrightError | None:
+    """The error that a worker left in its last heartbeat."""
+    report = heartbeat.get("error")
+    if not report:
+        return None
+    kind: type[BatchwrightError] = getattr(errors, report["kind"], BatchwrightError)
+    return kind(report["message"], report["hint"])

@@ -106,7 +106,8 @@ class Ledger:
         self._refreshed_at = now
         for name in self.storage.names(layout.CLAIMS):
             unit, _, epoch = name.rpartition(".")
-            self._newest[unit] = max(int(epoch), self._newest.get(unit, -1))
+            if epoch.isdecimal():  # else somebody else's file
+                self._newest[unit] = max(int(epoch), self._newest.get(unit, -1))
 
     def is_claimed(self, unit: str) -> bool:
         """Whether anybody has ever claimed the unit, as far as is known here."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from batchwright.core.errors import ResumeRefused, StorageError
+from batchwright.core.errors import JobError, ResumeRefused
 from batchwright.core.records import SourceFile, Split
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
@@ -56,15 +57,21 @@ def encode_input_type(data_type: pa.DataType) -> str:
     return base64.b64encode(pa.schema([pa.field("input", data_type)]).serialize()).decode()
 
 
-def read_manifest(storage: Storage) -> Manifest:
-    """The run's manifest. Raises StorageError when the folder is not a run directory."""
-    raw = storage.read_if_there(layout.MANIFEST)
-    if raw is None:
-        raise StorageError(
-            f"{storage.root} is not a run directory: there is no {layout.MANIFEST}",
-            "Give the folder that `batchwright run` named in its last lines.",
+def existing_run(run_dir: Path) -> tuple[Storage, Manifest]:
+    """A run that is there already. Raises JobError if the folder holds none."""
+    if not (run_dir / layout.MANIFEST).is_file():  # before Storage would make the folder
+        raise JobError(
+            f"{run_dir} is not a run directory: there is no {layout.MANIFEST}",
+            "Give the folder that `batchwright run` named in its first line.",
         )
-    return artifacts.load(Manifest, raw, str(storage.root / layout.MANIFEST))
+    storage = Storage(run_dir)
+    return storage, read_manifest(storage)
+
+
+def read_manifest(storage: Storage) -> Manifest:
+    """The run's manifest. Raises StorageError when it is damaged or not there."""
+    name = str(storage.root / layout.MANIFEST)
+    return artifacts.load(Manifest, storage.read(layout.MANIFEST), name)
 
 
 def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from batchwright.rundir import layout
+from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
 
@@ -18,9 +19,25 @@ def remove_torn_files(storage: Storage) -> list[str]:
         The paths that were removed.
     """
     order = storage.names(layout.ORDER)
-    paths = [f"{layout.ORDER}/{order[-1]}"] if order else []
-    for folder in (layout.PREPARED, layout.RECEIPTS):
-        paths += [f"{folder}/{name}" for name in storage.names(folder) if name.endswith(".json")]
+    removed = _remove_torn(storage, [f"{layout.ORDER}/{name}" for name in order[-1:]])
+    removed += _remove_torn(storage, _files(storage, layout.RECEIPTS))
+    # A prepared part that the order names would not be prepared again.
+    state = RunState(storage)
+    state.refresh_order()
+    named = {
+        layout.prepared_receipt(part.split, part.part)
+        for batch in state.batches
+        for part in batch.parts
+    }
+    loose = [path for path in _files(storage, layout.PREPARED) if path not in named]
+    return removed + _remove_torn(storage, loose)
+
+
+def _files(storage: Storage, folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in storage.names(folder) if name.endswith(".json")]
+
+
+def _remove_torn(storage: Storage, paths: list[str]) -> list[str]:
     torn = [path for path in paths if _is_torn(storage.read(path))]
     for path in torn:
         storage.delete(path)

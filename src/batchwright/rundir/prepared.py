@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batchwright.core.errors import StorageError
-from batchwright.core.records import PreparedReceipt, Request, Slice
+from batchwright.core.records import OrderedPart, PreparedReceipt, Request, Slice
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
 
@@ -22,6 +22,17 @@ def prepared_receipt(storage: Storage, split: int, part: int) -> PreparedReceipt
     path = layout.prepared_receipt(split, part)
     raw = storage.read_if_there(path)
     return None if raw is None else artifacts.load(PreparedReceipt, raw, path)
+
+
+def ordered_receipt(storage: Storage, part: OrderedPart) -> PreparedReceipt:
+    """Receipt of a prepared part that the order names. Raises StorageError if it is gone."""
+    receipt = prepared_receipt(storage, part.split, part.part)
+    if receipt is None:
+        raise StorageError(
+            f"{layout.prepared_receipt(part.split, part.part)} is missing, but the order names it",
+            "Put it back, or start again in another run directory.",
+        )
+    return receipt
 
 
 def open_part(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batchwright.core.records import Duplicate, OrderBatch, OrderedPart
 from batchwright.rundir.manifest import read_manifest
-from batchwright.rundir.prepared import prepared_receipt, read_columns
+from batchwright.rundir.prepared import ordered_receipt, read_columns
 from batchwright.rundir.storage import Storage
 
 
@@ -89,8 +89,6 @@ def column_kinds(storage: Storage, batches: Sequence[OrderBatch]) -> dict[str, s
     kinds: dict[str, set[str]] = {}
     for batch in batches:
         for part in batch.parts:
-            receipt = prepared_receipt(storage, part.split, part.part)
-            assert receipt is not None, "the order names only prepared parts"
-            for name, found in receipt.column_kinds.items():
+            for name, found in ordered_receipt(storage, part).column_kinds.items():
                 kinds.setdefault(name, set()).update(found)
     return kinds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,11 +57,23 @@ class Storage:
 
     def commit(self, path: str, data: bytes) -> bool:
         """Like `create`, and the file survives a power cut once this returns."""
-        created = self.create(path, data)
-        if created:
-            with _translated(f"cannot write {self.root / path}"):
-                self._flush(path)
-        return created
+        target = self.root / path
+        with _translated(f"cannot write {target}"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(prefix=".commit-", dir=target.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                # Linked only once its bytes are safe: a power cut leaves the whole file or none.
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                Path(temporary).unlink()
+            _flush_folder(target.parent)
+            return True
 
     def put(self, path: str, data: bytes) -> None:
         """Write or replace a file."""
@@ -71,13 +84,16 @@ class Storage:
         """Write a file that must survive a power cut once this returns."""
         self.put(path, data)
         with _translated(f"cannot write {self.root / path}"):
-            self._flush(path)
+            with (self.root / path).open("rb") as file:
+                os.fsync(file.fileno())
+            _flush_folder((self.root / path).parent)
 
     def names(self, folder: str) -> list[str]:
         """Sorted names of the files directly in a folder; empty if there is no such folder."""
         with _translated(f"cannot list {self.root / folder}"):
             listing = obstore.list_with_delimiter(self._store, folder)
-        return sorted(entry["path"].rsplit("/", 1)[-1] for entry in listing["objects"])
+        names = (entry["path"].rsplit("/", 1)[-1] for entry in listing["objects"])
+        return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens if it is not there."""
@@ -96,18 +112,19 @@ class Storage:
         with _translated(f"cannot write {self.root / path}"):
             descriptor = os.open(self.root / path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
-                os.write(descriptor, line)
+                while line:  # a full disk or a signal may take it in pieces
+                    line = line[os.write(descriptor, line) :]
             finally:
                 os.close(descriptor)
 
-    def _flush(self, path: str) -> None:
-        """A receipt that survives a power cut must not name a part that does not."""
-        for target in (self.root / path, (self.root / path).parent):
-            descriptor = os.open(target, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+
+def _flush_folder(folder: Path) -> None:
+    """A name is safe only once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def test_a_full_disk_under_obstore_is_named_as_such(
         raise GenericError("Unable to copy data to file: No space left on device (os error 28)")
 
     monkeypatch.setattr(obstore, "put", full)
-    for verb in (storage.put, storage.create, storage.commit, storage.publish):
+    for verb in (storage.put, storage.create, storage.publish):
         with pytest.raises(StorageError, match="disk is full"):
             verb("output/part", b"data")
 
