@@ -21,11 +21,41 @@ from pathlib import Path
 
 import psutil
 
-
-WORDS = (
-    "the service was quick and the staff kind but my order came cold late wrong again fine good "
-    "bad price quality screen battery room hotel food taste clean dirty loud quiet helpful rude"
-).split()
+WORDS = [
+    "the",
+    "service",
+    "was",
+    "quick",
+    "and",
+    "the",
+    "staff",
+    "kind",
+    "but",
+    "my",
+    "order",
+    "came",
+    "cold",
+    "late",
+    "wrong",
+    "again",
+    "fine",
+    "good",
+    "bad",
+    "price",
+    "quality",
+    "screen",
+    "battery",
+    "room",
+    "hotel",
+    "food",
+    "taste",
+    "clean",
+    "dirty",
+    "loud",
+    "quiet",
+    "helpful",
+    "rude",
+]
 
 
 def write_rows(path: Path, rows: int, seed: int = 0) -> int:
@@ -154,14 +184,18 @@ def main() -> None:
     print(f"  wall            {wall_s:.1f} s = {args.rows / wall_s:,.0f} rows/s")
     print(f"  until all rows committed {at['run_finished'] - at['run_started']:.1f} s")
     print(f"  prompt tokens   {summary['prompt_tokens']:,}")
-    print(f"  peak RSS        {usage.peak_rss / 2**20:,.0f} MiB in all (PSS {usage.peak_pss / 2**20:,.0f})")
+    print(
+        f"  peak RSS        {usage.peak_rss / 2**20:,.0f} MiB in all (PSS {usage.peak_pss / 2**20:,.0f})"
+    )
     for role, peak in usage.peak_by_role.items():
         print(f"    {role:14} {peak / 2**20:,.0f} MiB")
     print(f"  CPU seconds     {usage.cpu_by_role()}")
     print(f"  ok {summary.get('ok'):,} of {summary.get('rows_in'):,}")
     verify = [sys.executable, "-m", "batchwright", "verify", str(run_dir), "--json"]
     checked_at = time.monotonic()
-    passed = json.loads(subprocess.run(verify, stdout=subprocess.PIPE, check=False).stdout)["passed"]
+    passed = json.loads(subprocess.run(verify, stdout=subprocess.PIPE, check=False).stdout)[
+        "passed"
+    ]
     print(f"  verify          {passed} in {time.monotonic() - checked_at:.1f} s")
 
 

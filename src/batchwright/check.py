@@ -118,6 +118,8 @@ class _Checker:
 
     def end_split(self) -> None:
         self._lines += self._lines_in_split
+        # A split in which no line begins has no batch that would set it.
+        self._lines_in_split = 0
 
     def _repeats(self, drafts: list[Any]) -> dict[int, tuple[str, str]]:
         if not self._unique:

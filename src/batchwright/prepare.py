@@ -21,10 +21,11 @@ from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.storage import Storage
+from batchwright.tokens.fit import Fitter
 from batchwright.validate.envelope import unwrap
 from batchwright.validate.ids import row_id, text_id
 from batchwright.validate.prompts import PromptBuilder
-from batchwright.validate.sampling import RowSampling
+from batchwright.validate.sampling import RowSampling, shortest_answer
 from batchwright.validate.token_ids import check_token_ids
 from batchwright.validate.warnings import is_blank, special_token_finder
 
@@ -66,8 +67,7 @@ class RowPreparer:
         self._envelopes = manifest.format == "openai-batch"
         self._id_column = manifest.id_column
         self._model = job.model.name
-        self._limit = manifest.max_model_len
-        self._over_length = job.plan.over_length
+        self._fitter = Fitter(tokenizer, manifest.max_model_len, job.plan.over_length)
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
         self._find_special = special_token_finder(tokenizer.special_tokens)
@@ -131,8 +131,8 @@ class RowPreparer:
         ):
             draft.token_ids = ids
         for draft in drafts:
-            if draft.problem is None:
-                self._fit(draft)
+            if draft.prompt is not None and draft.problem is None:
+                self._fit(draft, draft.prompt)
 
     def _render_chat(self, draft: _Draft, prompt: Prompt, chats: list[tuple[_Draft, str]]) -> None:
         try:
@@ -140,36 +140,22 @@ class RowPreparer:
         except RowError as error:
             draft.reject(error.code, error.message)
 
-    def _fit(self, draft: _Draft) -> None:
+    def _fit(self, draft: _Draft, prompt: Prompt) -> None:
         """Check the token ids and make prompt and answer fit the context together."""
         ids = draft.token_ids
         if not ids:
             draft.reject("empty_prompt", "the prompt has no tokens")
             return
-        if draft.prompt is not None and draft.prompt.token_ids is not None:
-            try:
+        try:
+            if prompt.token_ids is not None:
                 check_token_ids(ids, self._tokenizer.vocab_size)
-            except RowError as error:
-                draft.reject(error.code, error.message)
-                return
-        if len(ids) >= self._limit:
-            self._cut(draft)
-        draft.max_tokens = min(draft.max_tokens, self._limit - len(draft.token_ids))
-
-    def _cut(self, draft: _Draft) -> None:
-        num_tokens = len(draft.token_ids)
-        if self._over_length == "reject":
-            draft.reject(
-                "prompt_too_long",
-                f"the prompt has {num_tokens} tokens; the limit is {self._limit} for prompt and "
-                "answer together",
-            )
+            shortest = shortest_answer(draft.sampling)
+            fitted = self._fitter.fit(prompt, ids, draft.max_tokens, shortest)
+        except RowError as error:
+            draft.reject(error.code, error.message)
             draft.max_tokens = 0
             return
-        keep = self._limit - min(draft.max_tokens, self._limit // 2)
-        left = self._over_length == "truncate_left"
-        draft.token_ids = draft.token_ids[-keep:] if left else draft.token_ids[:keep]
-        draft.truncated = True
+        draft.token_ids, draft.max_tokens, draft.truncated = fitted
 
 
 class Preparer:

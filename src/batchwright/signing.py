@@ -21,12 +21,13 @@ import pyarrow as pa
 
 from batchwright.config.job import Job
 from batchwright.core import errors
-from batchwright.core.errors import BatchwrightError, Stopped
+from batchwright.core.errors import BatchwrightError, RowError, Stopped
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import RowBatch
 from batchwright.prepare import RowPreparer, make_prompt_builder
 from batchwright.profile.scripts import main_script
 from batchwright.profile.signs import (
+    NOT_COUNTED,
     NOT_TAKEN,
     SIGNS,
     RowSigns,
@@ -38,6 +39,8 @@ from batchwright.read.rows import read_split
 from batchwright.roles import job_tokenizer, stop_with_parent
 from batchwright.rundir import artifacts
 from batchwright.rundir.manifest import Manifest
+from batchwright.tokens.fit import Fitter
+from batchwright.validate.sampling import shortest_answer
 
 # The preparer is told no limit, so that rows over it are measured too; it is applied here.
 _NO_LIMIT = 1 << 30
@@ -72,8 +75,7 @@ class Signer:
         self._rows = RowPreparer(job, tokenizer, replace(manifest, max_model_len=_NO_LIMIT))
         self._manifest = manifest
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
-        self._limit = manifest.max_model_len
-        self._over_length = job.plan.over_length
+        self._fitter = Fitter(tokenizer, manifest.max_model_len, job.plan.over_length)
         self._sample = sample
         self._block_size = block_size
 
@@ -131,17 +133,16 @@ class Signer:
 
     def _sign(self, draft: Any) -> _Row:
         """A draft, cut or rejected as preparing it within the limit would."""
-        code = draft.problem[0] if draft.problem else None
-        ids = draft.token_ids
-        full = len(ids) if code is None else -1
-        if full >= self._limit:
-            if self._over_length == "reject":
-                code, ids = "prompt_too_long", []
-            else:
-                keep = self._limit - min(draft.max_tokens, self._limit // 2)
-                ids = ids[-keep:] if self._over_length == "truncate_left" else ids[:keep]
-        max_tokens = 0 if code else min(draft.max_tokens, self._limit - len(ids))
-        return _Row(draft.id, code, full, ids, max_tokens, draft.sampling, draft.prompt)
+        if draft.problem:
+            return _Row(draft.id, draft.problem[0], NOT_COUNTED, [], 0, draft.sampling, None)
+        full = len(draft.token_ids)
+        try:
+            ids, max_tokens, _ = self._fitter.fit(
+                draft.prompt, draft.token_ids, draft.max_tokens, shortest_answer(draft.sampling)
+            )
+        except RowError as error:
+            return _Row(draft.id, error.code, full, [], 0, draft.sampling, None)
+        return _Row(draft.id, None, full, ids, max_tokens, draft.sampling, draft.prompt)
 
     def _scripts(self, batch: RowBatch, rows: list[_Row]) -> npt.NDArray[np.int8]:
         scripts = np.full(len(rows), -1, dtype=np.int8)
@@ -163,7 +164,7 @@ class _Row:
     prompt: Any
 
 
-_UNSEEN = _Row(None, NOT_TAKEN, -1, [], 0, "{}", None)
+_UNSEEN = _Row(None, NOT_TAKEN, NOT_COUNTED, [], 0, "{}", None)
 
 
 def _only(batch: RowBatch, taken: npt.NDArray[np.bool_]) -> RowBatch:

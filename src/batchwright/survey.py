@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import platform
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,12 +18,13 @@ from batchwright.core.records import SourceFile
 from batchwright.engines.vllm_setup import check_model
 from batchwright.prepare import make_prompt_builder, make_row_sampling
 from batchwright.read.files import list_files
-from batchwright.read.rows import input_type, peek
+from batchwright.read.rows import has_rows, input_type, peek
 from batchwright.read.sniff import detect_format
 from batchwright.read.splits import cut_splits
 from batchwright.roles import job_tokenizer
 from batchwright.rundir.manifest import Manifest, encode_input_type
 from batchwright.tokens.context import context_length
+from batchwright.tokens.load import read_chat_template
 
 # Rows looked at before the run: if none of them has the prompt's field, it is the job's fault.
 ROWS_LOOKED_AT = 20
@@ -44,8 +44,8 @@ def survey(job: Job) -> Manifest:
     input_format = detect_format(files, job.input.format)
     first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT)
     splits = cut_splits(files, input_format)
-    if not splits:
-        raise InputError(f"no rows in {job.input.path}", "Every file is empty.")
+    if not first_rows and not has_rows(files, input_format):
+        raise InputError(f"no rows in {job.input.path}", "Every file is empty or blank.")
     tokenizer = job_tokenizer(job)
 
     make_row_sampling(job)
@@ -96,9 +96,11 @@ def choose_id_column(asked: str, input_format: str, first_rows: Sequence[dict[st
         return "custom_id"
     if asked == "row":
         return ""
-    names = {name for row in first_rows for name in row}
     if asked == "auto":
-        return next((name for name in ("custom_id", "id") if name in names), "")
+        # One stray id further down must not reject every row that has none.
+        first = first_rows[0] if first_rows else {}
+        return next((name for name in ("custom_id", "id") if first.get(name) is not None), "")
+    names = {name for row in first_rows for name in row}
     if names and asked not in names:
         raise JobError(f"input.id: no row has a column {asked}{_nearest(asked, names)}")
     return asked
@@ -165,7 +167,7 @@ def _fingerprint(
         "prompt": job.prompt.model_dump(mode="json"),
         "model": {
             **job.model.model_dump(mode="json", include={"name", "revision", "tokenizer"}),
-            "chat_template": digest(Path(template).read_text()) if template else None,
+            "chat_template": digest(read_chat_template(template)) if template else None,
         },
         "sampling": job.sampling.model_dump(mode="json", exclude_none=True),
         "task": job.task,

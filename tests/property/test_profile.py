@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.profile.blocks import block_signatures
@@ -66,7 +66,6 @@ def test_duplicates_equal_a_dict(rows: list[list[int]], batch: int) -> None:
     assert tally.rows == len(rows) - len(seen)
 
 
-@settings(max_examples=200)
 @given(token_rows, st.integers(1, 4), st.integers(1, 9), st.integers(0, 30))
 def test_hit_rates_are_a_simulated_caches(
     rows: list[list[int]], block_size: int, batch: int, cache: int

@@ -314,6 +314,43 @@ def test_cutting_a_chat_keeps_the_header_of_the_answer(tmp_path: Path) -> None:
     assert text_of(row).endswith("assistant:")
 
 
+def test_no_room_for_the_shortest_answer_names_the_room(tmp_path: Path) -> None:
+    row: Row = {"prompt": "x" * 95, "min_tokens": 10}
+    settings = {"engine__options": {"max_model_len": 100}}
+    (found,) = prepared(tmp_path / "reject", [row], **settings)
+    assert found["error_code"] == "prompt_too_long"
+    assert "95 tokens" in found["error"]
+    assert "leaves 5 for an answer of at least 10" in found["error"]
+    (found,) = prepared(
+        tmp_path / "cut", [row | {"min_tokens": 60}], plan__over_length="truncate_left", **settings
+    )
+    assert (len(found["token_ids"]), found["max_tokens"]) == (40, 60)
+
+
+def test_a_chat_is_cut_within_its_last_message(tmp_path: Path) -> None:
+    turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": LETTERS}]
+    head, tail = "system: Be kind.\nuser: ", "\nassistant:"
+    room = 90 - len(head) - len(tail)
+    for policy, body in [("truncate_left", LETTERS[-room:]), ("truncate_right", LETTERS[:room])]:
+        (row,) = prepared(
+            tmp_path / policy, [{"messages": turns, "max_tokens": 10}], plan__over_length=policy,
+            engine__options={"max_model_len": 100}, tokenizer=BosTokenizer(),
+        )  # fmt: skip
+        assert text_of(row) == head + body + tail
+        assert (row["truncated"], row["max_tokens"]) == (True, 10)
+
+
+def test_a_chat_whose_earlier_turns_are_too_long_is_rejected(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": LETTERS}, {"role": "user", "content": "assistant:"}]
+    (row,) = prepared(
+        tmp_path, [{"messages": turns}], plan__over_length="truncate_left",
+        engine__options={"max_model_len": 100},
+    )  # fmt: skip
+    assert row["error_code"] == "prompt_too_long"
+    assert "must not be cut" in row["error"]
+    assert (row["token_ids"], row["truncated"], row["max_tokens"]) == ([], False, 0)
+
+
 def test_a_cut_prompt_of_token_ids_is_marked_too(tmp_path: Path) -> None:
     (row,) = prepared(
         tmp_path, [{"prompt": list(range(200))}], plan__over_length="truncate_left",

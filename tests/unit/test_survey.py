@@ -198,6 +198,19 @@ def test_a_file_of_blank_lines_is_no_input(tmp_path: Path, text: str) -> None:
         survey(small_job(tmp_path / "rows.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("rows.json", "[]"), ("rows.csv", "id,prompt\n"), ("rows.jsonl", "\n")]
+)
+def test_a_file_without_rows_is_no_input(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match="no rows"):
+        survey(small_job(tmp_path / name))
+
+
+def test_bad_rows_are_rows(tmp_path: Path) -> None:
+    look(tmp_path, ["", "{bad", "[]"])
+
+
 def test_input_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         survey(small_job(tmp_path / "nope.jsonl"))

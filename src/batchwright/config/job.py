@@ -25,8 +25,8 @@ class Input(Section):
     format: InputFormat = "auto"
     """By name and content unless given."""
     id: str = "auto"
-    """Column that identifies a row; `row` for its number. `auto`: `custom_id` or `id` if one of
-    the first 20 rows has it, else the row's number."""
+    """Column that identifies a row; `row` for its number. `auto`: `custom_id` or `id` if the first
+    row has it, else the row's number."""
     duplicate_ids: Literal["reject", "allow"] = "reject"
     """Whether later rows with an id that was seen before are rejected."""
     limit: Annotated[int | None, Field(ge=1)] = None
@@ -121,7 +121,8 @@ class Plan(Section):
     """Limits that the plan must keep."""
 
     over_length: Literal["reject", "truncate_left", "truncate_right"] = "reject"
-    """What happens to a prompt that is too long; truncation is marked in the output."""
+    """What happens to a prompt that leaves no room for an answer of one token (or `min_tokens`);
+    one that leaves some is never cut. Truncation is marked in the output."""
 
 
 class Run(Section):

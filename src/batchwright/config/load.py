@@ -13,6 +13,10 @@ from pydantic import BaseModel, ValidationError
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
 
+# The keys that lead to a value, and the line of the job file on which each stands.
+Place = tuple[str, ...]
+Lines = dict[Place, int]
+
 # Where a job file may name a path; relative ones are meant relative to the file.
 _PATHS = (("input", "path"), ("output", "path"), ("run", "dir"), ("model", "chat_template"))
 _MAYBE_PATHS = (("model", "name"), ("model", "tokenizer"))
@@ -33,6 +37,7 @@ def load_job(path: Path, overrides: Mapping[str, Any] | None = None) -> Job:
     except (OSError, UnicodeDecodeError) as error:
         raise JobError(f"cannot read the job file {path}: {error}") from error
     data, lines = _parse(text, path)
+    _fill_empty_sections(data)
     _resolve_paths(data, path.parent)
     data.setdefault("name", path.stem)
     return make_job(data, overrides or {}, source=str(path), lines=lines)
@@ -43,7 +48,7 @@ def make_job(
     overrides: Mapping[str, Any],
     *,
     source: str = "the options",
-    lines: Mapping[tuple[str, ...], int] | None = None,
+    lines: Lines | None = None,
 ) -> Job:
     """Plain data and overrides to a checked Job."""
     for dotted, value in overrides.items():
@@ -53,8 +58,8 @@ def make_job(
     except ValidationError as error:
         set_here = {tuple(dotted.split(".")) for dotted in overrides}
         problems = [
-            _describe(problem, source, lines or {}, set_here)
-            for problem in error.errors(include_url=False)
+            _describe(place, same_place, source, lines or {}, set_here)
+            for place, same_place in _by_place(error, data).items()
         ]
         raise JobError(
             "\n".join(problems), "See docs/reference/job-file.md for every key."
@@ -77,7 +82,7 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], int]]:
+def _parse(text: str, path: Path) -> tuple[dict[str, Any], Lines]:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
@@ -87,24 +92,39 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], dict[tuple[str, ...],
         raise JobError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from error
     if not isinstance(data, dict):
         raise JobError(f"{path}: a job file is a list of sections (input:, model:, …)")
-    lines: dict[tuple[str, ...], int] = {}
-    _collect_lines(node, (), lines)
+    lines: Lines = {}
+    _collect_lines(node, (), lines, path)
     return data, lines
 
 
-def _collect_lines(
-    node: yaml.Node | None, at: tuple[str, ...], lines: dict[tuple[str, ...], int]
-) -> None:
+def _collect_lines(node: yaml.Node | None, at: Place, lines: Lines, path: Path) -> None:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            place = (*at, str(key.value))
-            lines[place] = key.start_mark.line + 1
-            _collect_lines(value, place, lines)
+            place, line = (*at, str(key.value)), key.start_mark.line + 1
+            if place in lines:
+                # YAML would keep the last one and lose the other's settings in silence.
+                raise JobError(
+                    f"{path}:{line}: the key {'.'.join(place)} stands there twice, first in line "
+                    f"{lines[place]}",
+                    "Put the two together, or remove one.",
+                )
+            lines[place] = line
+            _collect_lines(value, place, lines, path)
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
             place = (*at, str(index))
             lines[place] = value.start_mark.line + 1
-            _collect_lines(value, place, lines)
+            _collect_lines(value, place, lines, path)
+
+
+def _fill_empty_sections(data: dict[str, Any]) -> None:
+    """A section whose keys are all commented out is null in YAML."""
+    for name, field in Job.model_fields.items():
+        if _section(field.annotation) and name in data and data[name] is None:
+            data[name] = {}
+    engine = data.get("engine")
+    if isinstance(engine, dict) and "options" in engine and engine["options"] is None:
+        engine["options"] = {}
 
 
 def _resolve_paths(data: dict[str, Any], folder: Path) -> None:
@@ -114,12 +134,9 @@ def _resolve_paths(data: dict[str, Any], folder: Path) -> None:
             part[key] = _resolved(part[key], folder)
     for section, key in _MAYBE_PATHS:
         part = data.get(section)
-        if (
-            isinstance(part, dict)
-            and isinstance(part.get(key), str)
-            and (folder / part[key]).is_dir()
-        ):
-            part[key] = str(folder / part[key])
+        name = part.get(key) if isinstance(part, dict) else None
+        if part and isinstance(name, str) and name and Path(_resolved(name, folder)).is_dir():
+            part[key] = _resolved(name, folder)
 
 
 def _resolved(value: Any, folder: Path) -> Any:
@@ -127,7 +144,10 @@ def _resolved(value: Any, folder: Path) -> Any:
         return [_resolved(one, folder) for one in value]
     if not isinstance(value, str) or "://" in value:
         return value
-    return str(folder / value)
+    try:
+        return str(folder / Path(value).expanduser())
+    except RuntimeError:  # no home, or a name that only looks like one: ~backup.jsonl
+        return str(folder / value)
 
 
 def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
@@ -141,38 +161,62 @@ def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
     place[key] = value
 
 
+def _by_place(error: ValidationError, data: dict[str, Any]) -> dict[Place, list[Any]]:
+    """The problems of each place; a value that fits no type of several has one for each type."""
+    found: dict[Place, list[Any]] = {}
+    for problem in error.errors(include_url=False):
+        found.setdefault(_place(problem, data), []).append(problem)
+    # The type that fits as far as to what is within is the one that was meant.
+    outer = {place[:n] for place in found for n in range(len(place))}
+    return {place: problems for place, problems in found.items() if place not in outer}
+
+
+def _place(problem: Any, data: Any) -> Place:
+    """The keys that lead to a problem, without the names that pydantic gives to types."""
+    place = []
+    for step in problem["loc"]:
+        try:
+            data = data[step]
+        except (LookupError, TypeError):
+            continue
+        place.append(str(step))
+    if problem["type"] == "missing" or not place:
+        place.append(str(problem["loc"][-1]))
+    return tuple(place)
+
+
 def _describe(
-    problem: Any,
-    source: str,
-    lines: Mapping[tuple[str, ...], int],
-    set_here: set[tuple[str, ...]],
+    place: Place, problems: list[Any], source: str, lines: Lines, set_here: set[Place]
 ) -> str:
-    place = tuple(str(step) for step in problem["loc"])
     name = ".".join(place)
-    if place in set_here:
+    steps = [place[:n] for n in range(len(place), 0, -1)]
+    line = next((lines[step] for step in steps if step in lines), None)
+    where = f"{source}:{line}" if line else source
+    if not set_here.isdisjoint(steps):
         where = "options"
-    else:
-        line = next(
-            (lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None
-        )
-        where = f"{source}:{line}" if line else source
+    problem = problems[0]
     if problem["type"] == "extra_forbidden":
         return f"{where}: unknown key {name}{_nearest(place)}"
     if problem["type"] == "missing":
         return f"{where}: {name} is missing"
-    message = problem["msg"]
+    first, *others = dict.fromkeys(one["msg"] for one in problems)
+    message = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     return f"{where}: {name}: {message[:1].lower()}{message[1:]} (got {problem['input']!r})"
 
 
-def _nearest(place: tuple[str, ...]) -> str:
+def _section(annotation: Any) -> type[BaseModel] | None:
+    is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return annotation if is_section else None
+
+
+def _nearest(place: Place) -> str:
     model: type[BaseModel] = Job
     for step in place[:-1]:
         field = model.model_fields.get(step)
-        if field is None or not (
-            isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        ):
+        section = field and _section(field.annotation)
+        if not section:
             return ""
-        model = field.annotation
+        model = section
     close = difflib.get_close_matches(place[-1], model.model_fields, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"

@@ -39,10 +39,10 @@ def _rows(profile: LengthProfile) -> list[str]:
     lines = []
     for code, number in profile.rejected.items():
         lines.append(f"rejected       {number:,} × {code}")
-    over = f"over limit     {profile.over_limit:,} rows"
-    if profile.over_context is not None:
-        over += f", {profile.over_context:,} of them over the model's own context"
-    lines.append(over)
+    over = f"over limit     {profile.over_limit:,} rows" if profile.over_limit else ""
+    if profile.over_context:
+        over += f"; {profile.over_context:,} are too long for the model's own context"
+    lines.append(over or "over limit     none")
     if profile.duplicate_rows:
         lines.append(
             f"duplicates     {profile.duplicate_rows:,} rows "
@@ -80,8 +80,8 @@ def _prefix(prefix: PrefixProfile, total: int) -> list[str]:
     ]
     for level in prefix.levels[:-1]:
         lines.append(
-            f"  to {level.depth_tokens:>6,} tokens deep: {level.distinct:,} shared prefixes, "
-            f"working set {level.working_set_tokens:,} tokens"
+            f"  to {level.depth_tokens:>6,} tokens deep: working set {level.working_set_tokens:,} "
+            f"tokens; shared prefixes of that depth: {level.distinct:,}"
         )
     for one in prefix.top:
         lines.append(f"  {one.tokens:,} tokens × {one.rows:,} rows: {_short(one.text)}")

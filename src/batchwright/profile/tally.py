@@ -70,12 +70,15 @@ class ProfileTally:
         full = signs.full[counted]
         ids = [signs.ids[index] for index in counted.tolist()]
         self._longest.note_longest(full, counted + self.rows, ids)
-        unknown = int((signs.full == OVER_LIMIT).sum())
-        self._over_limit += int((full >= self._limit).sum()) + unknown
+        refused = np.array([code == "prompt_too_long" for code in signs.codes], dtype=np.bool_)
+        runs = np.array([code is None for code in signs.codes], dtype=np.bool_)
+        cut = runs & ((signs.full > signs.tokens) | (signs.full == OVER_LIMIT))
+        self._over_limit += int((refused | cut).sum())
         if self._context is not None:
             self._over_context += int((full >= self._context).sum())
-            # Where the limit is the context, a row that was cut at the one is over the other.
-            self._over_context += unknown if self._limit >= self._context else 0
+            # Where the limit is the context, a row that is over the one is over the other.
+            if self._limit >= self._context:
+                self._over_context += int((signs.full == OVER_LIMIT).sum())
 
     def _add_prefixes(self, signs: RowSigns, valid: npt.NDArray[np.bool_]) -> None:
         """Rows that will not run have no tokens; one with a repeated id has, and leaves a gap."""

@@ -214,11 +214,25 @@ def _cast(path: str, field: pa.Field, column: pa.Array) -> pa.Array:
 def _records(rows: pa.StructArray) -> list[dict[str, Any] | None]:
     columns = []
     for place, field in enumerate(rows.type):
-        values = rows.field(place).to_pylist()
+        values = _readable(rows.field(place)).to_pylist()
         clean = _cleaner(field.type)
         columns.append([clean(value) for value in values] if clean else values)
     names = [field.name for field in rows.type]
     return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+
+def _readable(column: pa.Array) -> pa.Array:
+    """The column without nanoseconds, which Python's own times cannot hold."""
+    type_ = _rebuilt(column.type, _no_nanoseconds)
+    return column if type_ == column.type else column.cast(type_, safe=False)
+
+
+def _no_nanoseconds(type_: pa.DataType) -> pa.DataType:
+    if getattr(type_, "unit", None) != "ns":
+        return type_
+    if types.is_timestamp(type_):
+        return pa.timestamp("us", type_.tz)
+    return pa.duration("us") if types.is_duration(type_) else pa.time64("us")
 
 
 def _cleaner(type_: pa.DataType) -> Callable[[Any], Any] | None:

@@ -49,17 +49,21 @@ def read_split(
 
 def peek(files: Sequence[SourceFile], format: str, *, rows: int = 1) -> list[dict[str, Any]]:
     """The first good records, at most `rows` of them."""
-    return list(islice(_good_records(files, format, max(rows, 64)), rows))
+    batches = _all_batches(files, format, max(rows, 64))
+    records = (record for batch in batches for record in batch.records if record is not None)
+    return list(islice(records, rows))
 
 
-def _good_records(
-    files: Sequence[SourceFile], format: str, batch_rows: int
-) -> Iterator[dict[str, Any]]:
+def has_rows(files: Sequence[SourceFile], format: str) -> bool:
+    """Whether there is any row, good or bad; reads up to the first one."""
+    return any(batch.records for batch in _all_batches(files, format, 64))
+
+
+def _all_batches(files: Sequence[SourceFile], format: str, batch_rows: int) -> Iterator[RowBatch]:
     type_ = input_type(files, format)
     for file in files:
         for split in cut_splits([file], format):
-            for batch in read_split(split, format, type_, batch_rows=batch_rows):
-                yield from (record for record in batch.records if record is not None)
+            yield from read_split(split, format, type_, batch_rows=batch_rows)
 
 
 def _batches(

@@ -24,7 +24,7 @@ def load_tokenizer(
     """
     if not name and not tokenizer:
         return ByteTokenizer()
-    chat_template = None if chat_template_path is None else _read(chat_template_path)
+    chat_template = None if chat_template_path is None else read_chat_template(chat_template_path)
     if not tokenizer or tokenizer == name:
         return HfTokenizer.load(
             name,
@@ -41,7 +41,8 @@ def load_tokenizer(
     )
 
 
-def _read(path: str) -> str:
+def read_chat_template(path: str) -> str:
+    """The text of `model.chat_template`. Raises JobError."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

@@ -35,13 +35,13 @@ class RowSampling:
     def __init__(self, defaults: Mapping[str, Any], row_fields: frozenset[str] | None) -> None:
         try:
             self._defaults = row_sampling(dict(defaults))
+            self._default = self._merge({})
         except RowError as error:
             raise JobError(f"sampling: {error.message}") from None
         self._names = FIELD_NAMES | UNSUPPORTED if row_fields is None else row_fields
         if row_fields is not None:
             _check_names(row_fields)
         self._cache: dict[bytes, tuple[str, int]] = {}
-        self._default = self._merge({})
 
     def resolve(self, record: Mapping[str, Any]) -> tuple[str, int]:
         """Canonical JSON of all fields but `max_tokens`, and `max_tokens`. Raises RowError."""
@@ -76,6 +76,14 @@ class RowSampling:
                 "bad_sampling", f"min_tokens {merged['min_tokens']} is above {max_tokens=}"
             )
         return canonical_json(merged), max_tokens
+
+
+def shortest_answer(sampling: str) -> int:
+    """The tokens that an answer has at least, by the canonical JSON of its sampling fields."""
+    # Nearly no row sets it: reading the JSON of each would cost more than all the rest.
+    if '"min_tokens"' not in sampling:
+        return 1
+    return max(1, int(orjson.loads(sampling).get("min_tokens", 1)))
 
 
 def _check_names(row_fields: frozenset[str]) -> None:

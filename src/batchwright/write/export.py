@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +14,14 @@ from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
 from batchwright.write.files import JsonlWriter, ParquetWriter, ResultFolder, ResultWriter
 from batchwright.write.json_input import mixed_numbers, wide_integers
 from batchwright.write.merge import PartStorage, input_arrays, windows
-from batchwright.write.results import Columns, make_shape
+from batchwright.write.results import Columns, ResultShape, make_shape
 
 Format = Literal["parquet", "jsonl"]
+
+_WRITERS: dict[Format, Callable[[ResultFolder, ResultShape, int], ResultWriter]] = {
+    "parquet": ParquetWriter,
+    "jsonl": JsonlWriter,
+}
 
 
 def export_results(
@@ -61,19 +67,23 @@ def export_results(
         wide = wide_integers(_all_inputs(parts, rejected, storage), mixed)
     shape = make_shape(input_type, column_kinds, wide, columns)
     folder = ResultFolder(out_dir, f".{format}")
-    make_writer = ParquetWriter if format == "parquet" else JsonlWriter
-    writer: ResultWriter = make_writer(folder, shape, target_file_bytes)
+    writer = _WRITERS[format](folder, shape, target_file_bytes)
+    schema = part_schema(input_type)
+    with _closed_or_aborted(writer), folder.scratch() as scratch:
+        for window in windows(parts, rejected, storage, schema, total_rows, scratch):
+            writer.add(window)
+    folder.succeed()
+    return folder.finished
+
+
+@contextmanager
+def _closed_or_aborted(writer: ResultWriter) -> Iterator[None]:
     try:
-        with folder.scratch() as scratch:
-            schema = part_schema(input_type)
-            for window in windows(parts, rejected, storage, schema, total_rows, scratch):
-                writer.add(window)
+        yield
         writer.close()
     except BaseException:
         writer.abort()
         raise
-    folder.succeed()
-    return folder.finished
 
 
 def _all_inputs(

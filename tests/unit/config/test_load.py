@@ -118,6 +118,17 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     assert "sampling" in message
 
 
+def test_a_key_within_a_section_may_not_stand_twice_either(tmp_path: Path) -> None:
+    message = refused(tmp_path, GOOD + "run:\n  replicas: 1\n  dir: x\n  replicas: 2\n")
+    assert message == "JOB:6: the key run.replicas stands there twice, first in line 4"
+
+
+def test_engine_options_may_be_commented_out(tmp_path: Path) -> None:
+    assert load(tmp_path, GOOD + "engine:\n  options:\n    # a: 1\n").engine.options == {}
+    assert refused(tmp_path, "input:\n") == "JOB:1: input.path is missing"
+    assert refused(tmp_path, GOOD + "modle:\n").startswith("JOB:3: unknown key modle")
+
+
 def test_paths_are_meant_relative_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "models" / "tiny").mkdir(parents=True)
     text = (
@@ -150,6 +161,19 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )  # fmt: skip
 
 
+def test_a_name_that_begins_with_a_tilde_is_no_home_folder(tmp_path: Path) -> None:
+    job = load(tmp_path, "input: {path: ~nobody-of-this-name.jsonl}\n")
+    assert job.input.path == str(tmp_path / "~nobody-of-this-name.jsonl")
+
+
+def test_a_model_may_lie_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "tiny").mkdir()
+    assert load(tmp_path, GOOD + "model: {name: ~/tiny}\n").model.name == str(tmp_path / "tiny")
+
+
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:
     job = load(tmp_path, GOOD + "run: {replicas: 2}\n", run__replicas=3, sampling__seed=1)
     assert (job.run.replicas, job.sampling.seed) == (3, 1)
@@ -172,6 +196,13 @@ def test_a_key_with_several_types_is_called_by_its_own_name(tmp_path: Path) -> N
     assert "literal[" not in message
     assert "list[" not in message
     assert message.startswith("JOB:4: output.columns: ")
+
+
+def test_a_value_that_fits_no_type_is_reported_once(tmp_path: Path) -> None:
+    message = refused(tmp_path, "input:\n  path: 3\n")
+    assert message == "JOB:2: input.path: input should be a valid string or a valid list (got 3)"
+    message = refused(tmp_path, GOOD + "output:\n  columns: [a, 1]\n")
+    assert message == "JOB:4: output.columns.1: input should be a valid string (got 1)"
 
 
 def test_an_override_below_a_value_is_refused(tmp_path: Path) -> None:

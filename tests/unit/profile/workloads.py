@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,13 +17,26 @@ def flat(rows: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, np.ndar
     return ids, offsets, lengths
 
 
+def paths(rows: Sequence[Sequence[int]], block_size: int) -> list[list[int]]:
+    """Each row's prefixes of whole blocks, named by numbers: equal only if the tokens are."""
+    names: dict[tuple[int, tuple[int, ...]], int] = {}
+    out = []
+    for row in rows:
+        path, parent = [], 0
+        for start in range(0, len(row) - block_size + 1, block_size):
+            key = (parent, tuple(row[start : start + block_size]))
+            parent = names.setdefault(key, len(names) + 1)
+            path.append(parent)
+        out.append(path)
+    return out
+
+
 def lru_hit_rate(rows: Sequence[Sequence[int]], block_size: int, cache_tokens: int | None) -> float:
     """Share of prompt tokens found in a simulated LRU cache of whole blocks, rows one by one."""
-    cache: OrderedDict[tuple[int, ...], None] = OrderedDict()
+    cache: OrderedDict[int, None] = OrderedDict()
     hits = 0
-    for row in rows:
-        path = [tuple(row[:end]) for end in range(block_size, len(row) + 1, block_size)]
-        for block in path[: (len(row) - 1) // block_size]:
+    for row, path in zip(rows, paths(rows, block_size), strict=True):
+        for block in path[: max(len(row) - 1, 0) // block_size]:
             if block not in cache:
                 break
             hits += block_size
@@ -36,29 +49,20 @@ def lru_hit_rate(rows: Sequence[Sequence[int]], block_size: int, cache_tokens: i
 
 
 def repeated_share(rows: Sequence[Sequence[int]], block_size: int) -> float:
-    seen: set[tuple[int, ...]] = set()
+    seen: set[int] = set()
     repeated = 0
-    for row in rows:
-        for end in range(block_size, len(row) + 1, block_size):
-            block = tuple(row[:end])
-            repeated += block_size * (block in seen)
-            seen.add(block)
+    for path in paths(rows, block_size):
+        repeated += block_size * sum(block in seen for block in path)
+        seen.update(path)
     return repeated / max(sum(map(len, rows)), 1)
 
 
 def shared_blocks(rows: Sequence[Sequence[int]], block_size: int) -> dict[int, int]:
     """Depth in blocks to the number of distinct prefixes that two or more rows have."""
-    counts: dict[tuple[int, ...], int] = {}
-    for row in rows:
-        for end in range(block_size, len(row) + 1, block_size):
-            block = tuple(row[:end])
-            counts[block] = counts.get(block, 0) + 1
-    out: dict[int, int] = {}
-    for block, count in counts.items():
-        if count > 1:
-            depth = len(block) // block_size
-            out[depth] = out.get(depth, 0) + 1
-    return out
+    every = paths(rows, block_size)
+    counts = Counter(block for path in every for block in path)
+    depths = {block: depth for path in every for depth, block in enumerate(path, 1)}
+    return dict(Counter(depths[block] for block, count in counts.items() if count > 1))
 
 
 def _tokens(rng: np.random.Generator, low: int, high: int) -> list[int]:

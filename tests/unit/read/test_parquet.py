@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,30 @@ def test_maps_lists_and_extension_types_are_plain(tmp_path: Path) -> None:
         {"map": {"k": {"a": 1}}, "view": ["a", "b"], "fixed": [1, 2], "large": ["a"], "json": "{}"},
         {"map": None, "view": ["c"], "fixed": [3, 4], "large": None, "json": None},
     ]
+
+
+def test_nanoseconds_are_read_wherever_they_stand(tmp_path: Path) -> None:
+    """Python's times end at microseconds; what the output keeps has every digit."""
+    count = 1_764_000_000_123_456_789
+    at, span = pa.timestamp("ns"), pa.duration("ns")
+    columns = {
+        "at": pa.array([count, None], at),
+        "zoned": pa.array([count, None], pa.timestamp("ns", "UTC")),
+        "clock": pa.array([1_001, None], pa.time64("ns")),
+        "events": pa.array([[{"at": count, "took": 2_001}], None], pa.list_(
+            pa.struct({"at": at, "took": span}))),
+        "map": pa.array([[("k", count)], None], pa.map_(pa.string(), at)),
+    }  # fmt: skip
+    batches = read(save(tmp_path / "a.parquet", columns))
+    first, second = records(batches)
+    moment = datetime(2025, 11, 24, 16, 0, 0, 123456)
+    assert first == {
+        "at": moment, "zoned": moment.replace(tzinfo=UTC), "clock": time(0, 0, 0, 1),
+        "events": [{"at": moment, "took": timedelta(microseconds=2)}], "map": {"k": moment},
+    }  # fmt: skip
+    assert second == dict.fromkeys(columns)
+    assert batches[0].kept.field("at").type == at
+    assert batches[0].kept.field("at").cast(pa.int64()).to_pylist() == [count, None]
 
 
 def test_hive_partitions_are_text_columns(tmp_path: Path) -> None:

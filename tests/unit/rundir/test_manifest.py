@@ -8,13 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from batchwright.core.errors import ResumeRefused, StorageError
+from batchwright.core.errors import JobError, ResumeRefused, StorageError
 from batchwright.core.records import Split
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import (
     Manifest,
     differences,
     encode_input_type,
+    existing_run,
     open_manifest,
     read_manifest,
 )
@@ -154,9 +155,11 @@ def test_the_cut_of_the_input_stays_as_it_was_first_made(storage: Storage, data:
     assert read_manifest(storage).splits == first.splits
 
 
-def test_a_folder_without_a_manifest_is_no_run(storage: Storage) -> None:
-    with pytest.raises(StorageError, match="is not a run directory"):
-        read_manifest(storage)
+def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "typo"):
+        with pytest.raises(JobError, match="is not a run directory"):
+            existing_run(folder)
+    assert not (tmp_path / "typo").exists()
 
 
 def test_a_torn_manifest_is_named(storage: Storage, data: Path) -> None:

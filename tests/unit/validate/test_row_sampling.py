@@ -92,3 +92,12 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(100):
         assert json.loads(rows.resolve({"seed": seed})[0])["seed"] == seed
     assert len(rows._cache) <= 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "shortest"),
+    [({}, 1), ({"min_tokens": 0}, 1), ({"min_tokens": 7}, 7), ({"stop": '"min_tokens"'}, 1)],
+)
+def test_the_shortest_answer(fields: dict[str, Any], shortest: int) -> None:
+    text, _ = RowSampling(fields, None).resolve({})
+    assert sampling.shortest_answer(text) == shortest
