@@ -46,8 +46,8 @@ def profile_rows(
         manifest: the surveyed job.
         job: the job itself.
         sample: share of the rows to look at, above 0 and below 1; None for all.
-        cache_tokens: size of the prefix cache for the hit rates; None for one without bounds.
-        processes: how many of them read and tokenise; 1 does it in this process.
+        cache_tokens: size of the prefix cache for the hit rates; None: without bounds.
+        processes: how many read and tokenise; 1 does it in this process.
         say: told how many rows have been counted, after each batch.
         stop: set it to give up.
         block_size: tokens of an engine block; None for the job's own `block_size`, else 16.
@@ -57,8 +57,7 @@ def profile_rows(
         JobError: the job cannot be prepared, or an option is wrong.
         Stopped: `stop` was set.
     """
-    if sample is not None and not 0 < sample < 1:
-        raise JobError(f"--sample {sample}: give a share above 0 and below 1, such as 0.05")
+    _check_sample(sample)
     block_size = block_size or _block_size(job)
     counter = _Counter(manifest, job, block_size)
     tokenizer = job_tokenizer(job)
@@ -84,6 +83,11 @@ def profile_rows(
         return signer.token_ids(split, row - counter.first_rows[split])
 
     return _with_texts(profile, token_ids, tokenizer.decode)
+
+
+def _check_sample(sample: float | None) -> None:
+    if sample is not None and not 0 < sample < 1:
+        raise JobError(f"--sample {sample}: give a share above 0 and below 1, such as 0.05")
 
 
 def profile_prepared(

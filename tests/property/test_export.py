@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.write.stored import Folder, export, prepared, rejections, store
 
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import JSON_INPUT
 from batchwright.write.verify import verify_parts
+from tests.unit.write.stored import Folder, export, prepared, rejections, store
 
 ROWS = 2500
 SOURCE = prepared(

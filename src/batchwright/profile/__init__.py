@@ -1,0 +1,1 @@
+"""How long is the work: token lengths, duplicates, shared prefixes. Pure arithmetic."""

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tests.unit.read.helpers import read, records, until_error, write
 
 from batchwright.core.errors import InputError
 from batchwright.read.compression import compression_of
+from tests.unit.read.helpers import read, records, until_error, write
 
 ROWS = [{"id": number, "text": f"row {number} {number * 7919}"} for number in range(200)]
 TEXT = "".join(f'{{"id": {r["id"]}, "text": "{r["text"]}"}}\n' for r in ROWS).encode()

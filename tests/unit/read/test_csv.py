@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.read.helpers import codes, kept, lines, read, records, until_error, write
 
 from batchwright.core.errors import InputError
+from tests.unit.read.helpers import codes, kept, lines, read, records, until_error, write
 
 
 def test_quoted_cells_may_hold_anything(tmp_path: Path) -> None:

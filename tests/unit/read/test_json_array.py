@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.read.helpers import codes, kept, lines, read, records, until_error, write
 
 from batchwright.core.errors import InputError
 from batchwright.read import json_array
+from tests.unit.read.helpers import codes, kept, lines, read, records, until_error, write
 
 ROWS = [{"id": number, "text": 'é\n\\"' * number, "deep": [{"a": None}]} for number in range(9)]
 

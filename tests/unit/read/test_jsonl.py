@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.read.helpers import codes, kept, lines, read, records, write
 
 from batchwright.read import compression, jsonl
 from batchwright.read.jsonl import read_jsonl
+from tests.unit.read.helpers import codes, kept, lines, read, records, write
 
 BOM = b"\xef\xbb\xbf"
 

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.read.helpers import kept, lines, read, records
 
 from batchwright.core.errors import InputError
 from batchwright.read import parquet
 from batchwright.read.files import list_files
 from batchwright.read.rows import input_type
 from batchwright.read.splits import cut_splits
+from tests.unit.read.helpers import kept, lines, read, records
 
 TEXT = pa.large_string()
 

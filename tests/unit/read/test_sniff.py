@@ -6,12 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.read.helpers import read, records, write
 
 from batchwright.core.errors import InputError
 from batchwright.read.files import list_files
 from batchwright.read.rows import peek
 from batchwright.read.splits import detect_format
+from tests.unit.read.helpers import read, records, write
 
 ENVELOPE = '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {}}\n'
 

@@ -4,7 +4,6 @@ import gzip
 from pathlib import Path
 
 import pytest
-from tests.unit.read.helpers import write
 
 from batchwright.core.errors import InputError, StorageError
 from batchwright.core.records import Split
@@ -13,6 +12,7 @@ from batchwright.read import rows
 from batchwright.read.files import list_files
 from batchwright.read.rows import read_split
 from batchwright.read.splits import cut_splits
+from tests.unit.read.helpers import write
 
 
 def test_plain_lines_are_cut_and_the_rest_is_whole(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tiny_model import CHATML
 from transformers import AutoTokenizer
 
 from batchwright.core.errors import JobError, RowError
 from batchwright.core.records import Prompt
 from batchwright.tokens.hf import HfTokenizer
 from batchwright.tokens.load import load_tokenizer
+from tests.support.tiny_model import CHATML
 
 STRICT = (
     "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}"

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.write.stored import Folder, export, prepared, rejections, store
 
 from batchwright.core.errors import JobError, StorageError, VerifyError
 from batchwright.core.schemas import CONTRACT_NAMES, JSON_INPUT
+from tests.unit.write.stored import Folder, export, prepared, rejections, store
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.write.stored import answer, failure, prepared
 
 from batchwright.core.errors import VerifyError
 from batchwright.core.records import Outcome
 from batchwright.core.schemas import JSON_INPUT, part_schema
 from batchwright.write.parts import build_part, encode_part, summarise
+from tests.unit.write.stored import answer, failure, prepared
 
 
 def test_rows_are_sorted_and_every_column_follows() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.write.stored import Folder, prepared, store
 
 from batchwright.core.records import Receipt
 from batchwright.write.verify import Verification, verify_parts
+from tests.unit.write.stored import Folder, prepared, store
 
 SOURCE = prepared(['{"q": "x"}'] * 40)
 NONE = np.empty(0, np.int64)
