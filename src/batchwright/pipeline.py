@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +17,12 @@ from batchwright.again import order_failed_rows
 from batchwright.check import Validation, check_rows
 from batchwright.config.job import Job
 from batchwright.core.errors import FAILURE_CODES, InputError, JobError, StorageError, VerifyError
+from batchwright.core.plan import Plan
+from batchwright.core.profile import LengthProfile
 from batchwright.core.records import OrderBatch
 from batchwright.drive import Progress, drive
+from batchwright.planning import plan_job
+from batchwright.profiling import profile_rows
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
@@ -87,6 +91,36 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
 def validate(job: Job, stop: threading.Event, say: Callable[[Validation], None]) -> Validation:
     """Check every row without an engine and without a run directory."""
     return check_rows(survey(job), job, stop, say)
+
+
+def profile(
+    job: Job,
+    stop: threading.Event,
+    say: Callable[[int], None],
+    *,
+    sample: float | None,
+    cache_tokens: int | None,
+) -> LengthProfile:
+    """Measure how long the work is: token lengths, duplicates, shared prefixes. No engine."""
+    return profile_rows(
+        survey(job),
+        job,
+        sample=sample,
+        cache_tokens=cache_tokens,
+        processes=job.run.prepare_processes,
+        say=say,
+        stop=stop,
+    )
+
+
+def plan(
+    job: Job, stop: threading.Event, say: Callable[[int], None], *, sample: float | None
+) -> tuple[Plan, LengthProfile]:
+    """Choose the engine's settings for the job's own rows and cards. No GPU needed."""
+    lengths = profile(job, stop, say, sample=sample, cache_tokens=None)
+    chosen = plan_job(job, lengths)
+    cache_tokens = chosen.memory.capacity_tokens
+    return chosen, replace(lengths, prefix=lengths.prefix.at(cache_tokens))
 
 
 def mend(storage: Storage) -> None:

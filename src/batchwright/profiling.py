@@ -77,12 +77,17 @@ def profile_rows(
     if not counter.tally.rows:
         raise InputError(f"no rows in {job.input.path}", "Every line is blank.")
     profile = counter.tally.profile(cache_tokens, share=sample, exact=tokenizer.exact)
+    return _with_texts(profile, _reader(counter, signer), tokenizer.decode)
+
+
+def _reader(counter: _Counter, signer: Signer) -> Callable[[int], Sequence[int]]:
+    """The token ids of a row, read again: only the few largest prefixes are shown as text."""
 
     def token_ids(row: int) -> Sequence[int]:
         split = max(one for one, first in counter.first_rows.items() if first <= row)
         return signer.token_ids(split, row - counter.first_rows[split])
 
-    return _with_texts(profile, token_ids, tokenizer.decode)
+    return token_ids
 
 
 def _check_sample(sample: float | None) -> None:

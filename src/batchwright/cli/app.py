@@ -45,6 +45,9 @@ EngineKind = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
 Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]
+Sample = Annotated[
+    float | None, typer.Option("--sample", help="Look at this share of the rows only: 0.05.")
+]
 WithParent = Annotated[bool, typer.Option("--with-parent", help="Stop when standard input ends.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any key of the job file: run.replicas=2.")
@@ -116,6 +119,81 @@ def validate(
             report = pipeline.validate(job, stop, render.validation_lines())
         render.show_validation(report, as_json=as_json)
         leave(report.share_rejected > job.run.max_failed)
+
+
+@app.command()
+def profile(
+    source: Source,
+    model: Model = None,
+    prompt: PromptText = None,
+    system: System = None,
+    column: Column = None,
+    max_tokens: MaxTokens = None,
+    limit: Limit = None,
+    sample: Sample = None,
+    cache_tokens: Annotated[
+        int | None, typer.Option(help="Size of the prefix cache for the hit rates.")
+    ] = None,
+    settings: Set = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Measure the work without a GPU: token lengths, duplicates, shared prefixes."""
+    from batchwright import pipeline
+    from batchwright.profile.show import profile_lines
+
+    options = {
+        "model.name": model,
+        "prompt.template": prompt,
+        "prompt.system": system,
+        "prompt.column": column,
+        "sampling.max_tokens": max_tokens,
+        "input.limit": limit,
+    }
+    with ending(as_json=as_json):
+        job, _ = job_and_dir(source, options, settings or [], None)
+        with stopping() as stop:
+            found = pipeline.profile(
+                job, stop, render.count_lines(), sample=sample, cache_tokens=cache_tokens
+            )
+        render.show_lines(profile_lines(found), found.as_json(), as_json=as_json)
+
+
+@app.command()
+def plan(
+    source: Source,
+    model: Model = None,
+    prompt: PromptText = None,
+    system: System = None,
+    column: Column = None,
+    max_tokens: MaxTokens = None,
+    limit: Limit = None,
+    sample: Sample = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Kind of card; this machine's own unless named.")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", help="How many cards.")] = None,
+    settings: Set = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Choose the engine's settings for these rows and cards, with the reason for each."""
+    from batchwright import pipeline
+    from batchwright.plan.explain import explain
+
+    options = {
+        "model.name": model,
+        "prompt.template": prompt,
+        "prompt.system": system,
+        "prompt.column": column,
+        "sampling.max_tokens": max_tokens,
+        "input.limit": limit,
+        "hardware.gpu": gpu,
+        "hardware.count": gpus,
+    }
+    with ending(as_json=as_json):
+        job, _ = job_and_dir(source, options, settings or [], None)
+        with stopping() as stop:
+            chosen, _ = pipeline.plan(job, stop, render.count_lines(), sample=sample)
+        render.show_lines(explain(chosen), chosen.as_json(), as_json=as_json)
 
 
 @app.command()

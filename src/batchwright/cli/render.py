@@ -181,6 +181,28 @@ def validation_lines() -> Callable[[Validation], None]:
     return say_now_and_then
 
 
+def count_lines() -> Callable[[int], None]:
+    """A function that says every 10 s how many rows are counted."""
+    said_at = time.monotonic()
+
+    def say_now_and_then(rows: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= PLAIN_EVERY_S:
+            said_at = time.monotonic()
+            say(f"{rows:,} rows counted")
+
+    return say_now_and_then
+
+
+def show_lines(lines: Sequence[str], value: Mapping[str, Any], *, as_json: bool) -> None:
+    """An answer of several lines, or the same as JSON."""
+    if as_json:
+        show_json(value)
+        return
+    for line in lines:
+        print_line(line)
+
+
 def _print_findings(kind: str, findings: Mapping[str, Sequence[Any]]) -> None:
     for code, (number, example) in findings.items():
         print_line(f"  {kind} {code}: {number:,} rows, first {example}")

@@ -117,8 +117,20 @@ class Engine(Section):
     """An engine that makes no step for so long is taken for dead."""
 
 
+class Hardware(Section):
+    """The cards that the job is planned for; this machine's own unless named."""
+
+    gpu: str | None = None
+    """Kind of card: L4, T4, A10G, RTX4090, L40S, A100-40, A100-80, H100, H200, B200, MI300X."""
+    count: Annotated[int, Field(ge=1, le=4096)] = 1
+    """How many of them."""
+
+
 class Plan(Section):
-    """Limits that the plan must keep."""
+    """Limits that the plan must keep, and what it counts with."""
+
+    usd_per_gpu_hour: Annotated[float | None, Field(gt=0)] = None
+    """Price of one card, for the cost of the job."""
 
     over_length: Literal["reject", "truncate_left", "truncate_right"] = "reject"
     """What happens to a prompt that leaves no room for an answer of one token (or `min_tokens`);
@@ -169,7 +181,9 @@ class Job(Section):
     """What the results look like."""
     engine: Engine = Engine()
     """What makes the tokens."""
+    hardware: Hardware = Hardware()
+    """The cards that the job is planned for."""
     plan: Plan = Plan()
-    """Limits that the plan must keep."""
+    """Limits that the plan must keep, and what it counts with."""
     run: Run = Run()
     """How the work is cut, spread and judged."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from batchwright.core.workload import LengthHistogram
@@ -80,6 +80,16 @@ class PrefixProfile:
     levels: tuple[PrefixLevel, ...] = ()
     top: tuple[SharedPrefix, ...] = ()
     sampled_share: float = 1.0
+
+    def at(self, cache_tokens: int) -> PrefixProfile:
+        """The same for a cache of another size: its rates by the next smaller size of `curve`."""
+        smaller = [point for point in self.curve if point.cache_tokens <= cache_tokens]
+        return replace(
+            self,
+            cache_tokens=cache_tokens,
+            hit_rate_file_order=smaller[-1].file_order if smaller else 0.0,
+            hit_rate_best_order=smaller[-1].best_order if smaller else 0.0,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
