@@ -15,7 +15,14 @@ import orjson
 from batchwright.config.job import Job
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, EngineError, TooManyFailures
-from batchwright.executors.local import MAX_RESTARTS, Ended, LocalExecutor
+from batchwright.core.records import Chunk
+from batchwright.executors.local import (
+    MAX_RESTARTS,
+    Ended,
+    LocalExecutor,
+    share_gpus,
+    visible_gpus,
+)
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
@@ -62,21 +69,46 @@ class Progress:
     phase: str
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What to drive a run to.
+
+    Attributes:
+        role: of the workers with an engine.
+        reached: whether enough is done.
+        chunks: those that count for it.
+    """
+
+    role: str
+    reached: Callable[[RunState], bool]
+    chunks: Callable[[RunState], list[Chunk]]
+
+
+def _pilot_is_done(state: RunState) -> bool:
+    done = bool(state.pilot) and all(chunk.name in state.receipts for chunk in state.pilot)
+    return done or state.counts().complete
+
+
+EVERY_ROW = Goal("infer", lambda state: state.counts().complete, lambda state: state.chunks)
+THE_PILOT = Goal("pilot", _pilot_is_done, lambda state: state.pilot)
+
+
 def drive(
     storage: Storage,
     manifest: Manifest,
     job: Job,
     watch: Callable[[Progress], None],
     stop: threading.Event,
+    goal: Goal = EVERY_ROW,
 ) -> None:
-    """Start workers, watch, and return when every row has its fate.
+    """Start workers, watch, and return when the goal is reached: every row has its fate.
 
     Raises:
         Stopped: `stop` was set.
         TooManyFailures: see `run.stop_at_failed`.
         BatchwrightError: what a worker could not go on with.
     """
-    driver = _Driver(storage, manifest, job)
+    driver = _Driver(storage, manifest, job, goal)
     driver.start()
     try:
         while not driver.look():
@@ -92,7 +124,14 @@ def drive(
 
 
 class _Driver:
-    def __init__(self, storage: Storage, manifest: Manifest, job: Job) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        job: Job,
+        goal: Goal = EVERY_ROW,
+    ) -> None:
+        self._goal = goal
         self._storage = storage
         self._manifest = manifest
         self._job = job
@@ -109,23 +148,26 @@ class _Driver:
     def start(self) -> None:
         self._look_at_files()
         counts = self._state.counts()
-        if counts.complete:
+        if self._goal.reached(self._state):
             return
         self._events.write("run_started", chunks_done=counts.chunks_done)
         if not counts.ordered:
             for _ in range(self._job.run.prepare_processes):
                 self._start("prepare")
-        for _ in range(self._job.run.replicas):
-            self._start("infer")
+        options = self._job.engine.options
+        per_replica = int(options.get("tensor_parallel_size", 1)) * int(
+            options.get("pipeline_parallel_size", 1)
+        )
+        for gpus in share_gpus(visible_gpus(), self._job.run.replicas, per_replica):
+            self._start(self._goal.role, gpus)
 
     def look(self) -> bool:
         """Read what is new; True when every row has its fate."""
         self._look_at_files()
         for ended in self._executor.poll():
             self._judge_end(ended)
-        counts = self._state.counts()
-        self._judge_rows(counts)
-        return counts.complete
+        self._judge_rows(self._state.counts())
+        return self._goal.reached(self._state)
 
     def progress(self) -> Progress:
         counts = self._state.counts()
@@ -149,7 +191,9 @@ class _Driver:
         )
 
     def leave(self) -> None:
-        """Let finished workers go by themselves."""
+        """Let finished workers go by themselves; those that have more to do are stopped later."""
+        if not self._state.counts().complete:
+            return
         deadline = time.monotonic() + LEAVE_S
         while self._executor.running and time.monotonic() < deadline:
             for ended in self._executor.poll():
@@ -160,10 +204,10 @@ class _Driver:
     def close(self) -> None:
         self._executor.cancel(self._job.run.grace_s + LEAVE_S)
 
-    def _start(self, role: str) -> None:
+    def _start(self, role: str, gpus: str | None = None) -> None:
         name = new_worker_name(role)
         self._names.append(name)
-        self._executor.start(role, name)
+        self._executor.start(role, name, gpus)
 
     def _look_at_files(self) -> None:
         self._state.refresh_order()
@@ -194,7 +238,7 @@ class _Driver:
                 f"workers keep dying (the last with exit code {ended.exit_code})",
                 f"Look at the end of {log}; exit code -9 mostly means out of memory.",
             )
-        self._start(ended.role)
+        self._start(ended.role, ended.gpus)
 
     def _log(self, ended: Ended) -> Path:
         name = f"{layout.LOGS}/{ended.name}.log"
@@ -227,6 +271,8 @@ class _Driver:
         return "".join(f"{number:,} x {code}{example}\n  " for code, (number, example) in ranked)
 
     def _rows_expected(self, counts: Counts) -> int:
+        if self._goal is THE_PILOT:
+            return sum(chunk.num_rows for chunk in self._state.pilot) + counts.rejected
         if counts.ordered:
             return counts.rows
         ordered = {part.split for batch in self._state.batches for part in batch.parts}

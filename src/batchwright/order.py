@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 
 from batchwright.core.records import (
+    Chunk,
     Duplicate,
     OrderBatch,
     OrderedPart,
@@ -21,16 +22,25 @@ from batchwright.core.records import (
     Slice,
     Split,
 )
-from batchwright.plan.chunks import cut_chunks, valid_slices
+from batchwright.pilot.sample import choose_rows
+from batchwright.plan.chunks import cut_chunks, divide, valid_slices
 from batchwright.plan.seen import SeenIds
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
-from batchwright.rundir.prepared import ordered_receipt, prepared_receipt, read_columns
+from batchwright.rundir.prepared import (
+    ordered_receipt,
+    prepared_receipt,
+    prompt_lengths,
+    read_columns,
+)
 from batchwright.rundir.rejected import rejected_tables
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
 PARTS_PER_BATCH = 16
+
+PILOT_SEED = 0
+PILOT_CHUNK_ROWS = 250
 
 
 @dataclass(slots=True)
@@ -56,6 +66,7 @@ class Sequencer:
         run = manifest.job["run"]
         source = manifest.job["input"]
         self._chunk_rows: int | None = run["chunk_rows"]
+        self._pilot_rows = manifest.pilot_rows
         self._limit: int | None = source["limit"]
         self._seen = SeenIds()
         self._unique_ids = bool(manifest.id_column) and source["duplicate_ids"] == "reject"
@@ -109,13 +120,21 @@ class Sequencer:
     def _ready_parts(self) -> list[PreparedReceipt]:
         receipts: list[PreparedReceipt] = []
         split, part = self._at.split, self._at.part
-        while len(receipts) < PARTS_PER_BATCH and split < len(self._splits):
+        rows = self._at.rows
+        # A pilot is chosen from all rows, so its order begins when all of them are prepared.
+        most = None if self._begins_with_pilot else PARTS_PER_BATCH
+        while split < len(self._splits) and len(receipts) != most and rows != self._limit:
             receipt = prepared_receipt(self._storage, split, part)
             if receipt is None:
-                break
+                return [] if most is None else receipts
             receipts.append(receipt)
+            rows = min(rows + receipt.rows, self._limit or rows + receipt.rows)
             split, part = (split + 1, 0) if receipt.last else (split, part + 1)
         return receipts
+
+    @property
+    def _begins_with_pilot(self) -> bool:
+        return self._pilot_rows > 0 and self._at.sequence == 0
 
     def _make_batch(self, receipts: list[PreparedReceipt]) -> tuple[OrderBatch, _Position]:
         at = self._at
@@ -137,9 +156,13 @@ class Sequencer:
             if after.rows == self._limit:
                 break
         after.last = after.split >= len(self._splits) or after.rows == self._limit
+        pilot: list[Chunk] = []
+        if self._begins_with_pilot:
+            pilot, after.waiting = self._choose_pilot(after.waiting)
         chunks, after.waiting = cut_chunks(
-            after.waiting, at.chunks, self._chunk_rows, last=after.last
+            after.waiting, at.chunks + len(pilot), self._chunk_rows, last=after.last
         )
+        chunks = pilot + chunks
         after.chunks += len(chunks)
         batch = OrderBatch(
             generation=0,
@@ -150,8 +173,18 @@ class Sequencer:
             duplicates=tuple(duplicates),
             rows=after.rows,
             last=after.last,
+            pilot_chunks=len(pilot),
         )
         return batch, after
+
+    def _choose_pilot(self, waiting: list[Slice]) -> tuple[list[Chunk], list[Slice]]:
+        """Rows of every prompt length, as the first chunks; and the rows that are left."""
+        lengths = prompt_lengths(self._storage, waiting)
+        chosen = np.zeros(len(lengths), dtype=bool)
+        chosen[choose_rows(lengths, self._pilot_rows, PILOT_SEED).rows] = True
+        picked, others = divide(waiting, chosen)
+        chunks, _ = cut_chunks(picked, 0, PILOT_CHUNK_ROWS, last=True)
+        return chunks, others
 
     def _order_part(
         self, receipt: PreparedReceipt, after: _Position, rows: int

@@ -17,12 +17,15 @@ from batchwright.again import order_failed_rows
 from batchwright.check import Validation, check_rows
 from batchwright.config.job import Job
 from batchwright.core.errors import FAILURE_CODES, InputError, JobError, StorageError, VerifyError
+from batchwright.core.pilot import PilotReport
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
 from batchwright.core.records import OrderBatch
-from batchwright.drive import Progress, drive
+from batchwright.drive import THE_PILOT, Progress, drive
+from batchwright.piloting import pilot_report
 from batchwright.planning import plan_job
 from batchwright.profiling import profile_rows
+from batchwright.roles import engine_settings, job_tokenizer
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
@@ -121,6 +124,31 @@ def plan(
     chosen = plan_job(job, lengths)
     cache_tokens = chosen.memory.capacity_tokens
     return chosen, replace(lengths, prefix=lengths.prefix.at(cache_tokens))
+
+
+def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple[PilotReport, Path]:
+    """Run a sample of the rows on the real engine and say what the whole job will take.
+
+    The sample is stratified by prompt length; its answers count: `run` goes on from them.
+
+    Raises:
+        JobError: the run has begun without a pilot.
+    """
+    check_engine(job)
+    wanted = replace(survey(job), pilot_rows=job.run.pilot_rows)
+    storage = Storage(run_dir)
+    manifest, _ = open_manifest(storage, wanted)
+    if not manifest.pilot_rows:
+        raise JobError(
+            f"the run in {storage.root} has begun without a pilot",
+            "`batchwright status` shows its rate; for a pilot, give another folder (--dir).",
+        )
+    mend(storage)
+    drive(storage, manifest, job, watch, stop, THE_PILOT)
+    max_num_seqs = engine_settings(manifest, job, job_tokenizer(job)).max_num_seqs
+    report = pilot_report(storage, manifest, job, _read_state(storage), max_num_seqs)
+    storage.put(layout.PILOT, orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2))
+    return report, storage.root
 
 
 def mend(storage: Storage) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ LOOK_AGAIN_S = 0.5
 
 DEFAULT_MAX_NUM_SEQS = {"vllm": 256, "fake": 256}
 
+Role = Callable[[Storage, Manifest, Job, str, threading.Event], None]
+
 # What the engine is told through the model section, by the engine's own names.
 _MODEL_OPTIONS = ("dtype", "revision", "tokenizer", "trust_remote_code")
 
@@ -60,7 +63,15 @@ def attend(run_dir: Path, role: str, name: str, stop: threading.Event) -> None:
         raise
 
 
-def infer(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
+def infer(
+    storage: Storage,
+    manifest: Manifest,
+    job: Job,
+    name: str,
+    stop: threading.Event,
+    *,
+    pilot_only: bool = False,
+) -> None:
     """Run chunks on an engine of this process's own."""
     clock = SystemClock()
     tokenizer = job_tokenizer(job)
@@ -80,7 +91,13 @@ def infer(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threa
         row_timeout_s=job.run.row_timeout_s,
         monotonic=clock.monotonic,
     )
-    Worker(storage, job, name, clock, supervisor, tokenizer).run(stop)
+    worker = Worker(storage, job, name, clock, supervisor, tokenizer, pilot_only=pilot_only)
+    worker.run(stop)
+
+
+def pilot(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
+    """Run the chunks of the pilot, and no others."""
+    infer(storage, manifest, job, name, stop, pilot_only=True)
 
 
 def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> EngineSettings:
@@ -201,7 +218,7 @@ def both(storage: Storage, manifest: Manifest, job: Job, name: str, stop: thread
             beside.terminate()
 
 
-ROLES = {"infer": infer, "prepare": prepare, "both": both}
+ROLES: dict[str, Role] = {"infer": infer, "pilot": pilot, "prepare": prepare, "both": both}
 
 
 def job_tokenizer(job: Job) -> Tokenizer:

@@ -33,6 +33,8 @@ from batchwright.rundir.prepared import (
     with_row_ids,
 )
 from batchwright.rundir.storage import Storage
+from batchwright.rundir.telemetry import Tally, Telemetry
+from batchwright.rundir.timings import Timings
 from batchwright.write.parts import build_part, encode_part, summarise
 
 # A second chunk may wait for its commit while a third runs; more would only use memory.
@@ -67,6 +69,8 @@ class Worker:
     def __init__(
         self, storage: Storage, job: Job, name: str, clock: Clock, supervisor: Supervisor,
         tokenizer: Tokenizer,
+        *,
+        pilot_only: bool = False,
     ) -> None:  # fmt: skip
         self._storage = storage
         self._job = job
@@ -76,18 +80,20 @@ class Worker:
         self._tokenizer = tokenizer
         self._ledger = Ledger(storage, name, clock, job.run.lease_s)
         self._events = Events(storage, name, clock)
-        self._queue = ChunkQueue(storage, self._ledger)
+        self._queue = ChunkQueue(storage, self._ledger, pilot_only=pilot_only)
         self._feeding: _ActiveChunk | None = None
         self._next: Future[_ActiveChunk] | None = None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read")
-        self._owner: dict[int, _ActiveChunk] = {}
+        self._owner: dict[int, tuple[_ActiveChunk, int]] = {}
         self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._commits: deque[tuple[Chunk, Future[Receipt | None]]] = deque()
         self._engine: EngineInfo | None = None
-        self._tally = _Tally()
+        self._tally = Tally()
         # Read in the main thread, for the heartbeat's: the supervisor is not made for two.
         self._oldest: list[tuple[int, float]] = []
         self._restarts = 0
+        self._telemetry = Telemetry(storage, name, clock)
+        self._timings = Timings(storage, name, clock) if pilot_only else None
 
     def run(self, stop: threading.Event) -> None:
         """Work until every chunk has a receipt.
@@ -101,7 +107,11 @@ class Worker:
             if first is None:
                 return
             self._tally.phase = "starting the engine"
+            if self._timings is not None:
+                self._timings.engine_is_starting()
             self._engine = self._supervisor.start()
+            if self._timings is not None:
+                self._timings.engine_is_up()
             self._events.write("engine_up", name=self._engine.name, version=self._engine.version)
             self._tally.phase = "running"
             self._next = self._reader.submit(self._load, first)
@@ -140,13 +150,17 @@ class Worker:
                 continue
             if deadline is not None and self._clock.monotonic() > deadline:
                 raise Stopped("stopped; the chunks that were not finished will be run again")
-            for outcome in self._supervisor.step(STEP_TIMEOUT_S):
+            outcomes = self._supervisor.step(STEP_TIMEOUT_S)
+            if self._timings is not None:
+                self._timings.note(self._supervisor.gauges().steps, outcomes)
+            for outcome in outcomes:
                 self._take_in(outcome)
             self._note_engine()
             self._collect_commits(limit=COMMITS_AT_ONCE)
 
     def _note_engine(self) -> None:
         self._oldest = self._supervisor.oldest()
+        self._telemetry.read(self._tally, self._supervisor.gauges())
         if self._supervisor.restarts != self._restarts:
             self._restarts = self._supervisor.restarts
             self._events.write("engine_restarted", reason=self._supervisor.last_death)
@@ -173,7 +187,7 @@ class Worker:
             if request is None:
                 self._feeding = None
                 continue
-            self._owner[request.row] = self._feeding
+            self._owner[request.row] = (self._feeding, len(request.token_ids))
             batch.append(request)
         if batch:
             self._tally.phase = "running"
@@ -202,9 +216,9 @@ class Worker:
         )
 
     def _take_in(self, outcome: Outcome) -> None:
-        active = self._owner.pop(outcome.row)
+        active, prompt_tokens = self._owner.pop(outcome.row)
         active.outcomes.append(outcome)
-        self._tally.add(outcome)
+        self._tally.add(outcome, prompt_tokens)
         if active.complete:
             future = self._committer.submit(self._commit, active)
             self._commits.append((active.chunk, future))
@@ -226,6 +240,8 @@ class Worker:
         name = active.chunk.name
         file = layout.output_part(name, uuid.uuid4().hex[:8])
         self._storage.publish(file, data)
+        if self._timings is not None:
+            self._timings.write(active.chunk, active.rows.tolist())
         receipt = Receipt(
             generation=active.chunk.generation,
             chunk=active.chunk.number,
@@ -278,30 +294,6 @@ class Worker:
         oldest = [[row, round(age_s, 1)] for row, age_s in self._oldest]
         engine = _as_json(self._engine)
         return {"role": "infer", **self._tally.as_json(), "oldest": oldest, "engine": engine}
-
-
-class _Tally:
-    """Counters of one worker, read by its heartbeat thread."""
-
-    def __init__(self) -> None:
-        self.phase = "waiting for rows"
-        self._finished = 0
-        self._committed = 0
-        self._tokens = 0
-
-    def add(self, outcome: Outcome) -> None:
-        self._finished += 1
-        self._tokens += len(outcome.token_ids)
-
-    def committed(self, rows: int) -> None:
-        self._committed += rows
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "phase": self.phase,
-            "uncommitted": self._finished - self._committed,
-            "completion_tokens": self._tokens,
-        }
 
 
 def answer_token_ids(outcome: Outcome, sampling: str) -> list[int]:

@@ -182,7 +182,7 @@ def test_progress_never_passes_the_end(run: SmallRun, driver: _Driver) -> None:
 def started(driver: _Driver, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The roles that the driver starts, instead of processes."""
     roles: list[str] = []
-    monkeypatch.setattr(driver._executor, "start", lambda role, name: roles.append(role))
+    monkeypatch.setattr(driver._executor, "start", lambda role, name, gpus: roles.append(role))
     return roles
 
 

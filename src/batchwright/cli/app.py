@@ -193,7 +193,48 @@ def plan(
         job, _ = job_and_dir(source, options, settings or [], None)
         with stopping() as stop:
             chosen, _ = pipeline.plan(job, stop, render.count_lines(), sample=sample)
-        render.show_lines(explain(chosen), chosen.as_json(), as_json=as_json)
+        lines = [*explain(chosen), "", "For the job file", *render.as_yaml(chosen)]
+        render.show_lines(lines, chosen.as_json(), as_json=as_json)
+
+
+@app.command()
+def pilot(
+    source: Source,
+    model: Model = None,
+    prompt: PromptText = None,
+    system: System = None,
+    column: Column = None,
+    max_tokens: MaxTokens = None,
+    engine: EngineKind = None,
+    limit: Limit = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", help="Rows of the pilot; 1,000 unless given.")
+    ] = None,
+    run_dir: Dir = None,
+    settings: Set = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Run a sample on the real engine: hours, GPU hours and dollars of the job, with an interval."""
+    from batchwright import pipeline
+    from batchwright.pilot.show import pilot_lines
+
+    options = {
+        "model.name": model,
+        "prompt.template": prompt,
+        "prompt.system": system,
+        "prompt.column": column,
+        "sampling.max_tokens": max_tokens,
+        "engine.kind": engine,
+        "input.limit": limit,
+        "run.pilot_rows": rows,
+    }
+    with ending(as_json=as_json):
+        job, folder = job_and_dir(source, options, settings or [], run_dir)
+        with stopping() as stop, render.watching(as_json=as_json) as watch:
+            report, folder = pipeline.pilot(job, folder, watch, stop)
+        lines = [*pilot_lines(report), "", f"go on  batchwright run {folder}"]
+        value = {**report.as_json(), "run_dir": str(folder)}
+        render.show_lines(lines, value, as_json=as_json)
 
 
 @app.command()

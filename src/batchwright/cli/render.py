@@ -16,6 +16,7 @@ from batchwright.core.errors import BatchwrightError, Interrupted, JobError, Sto
 
 if TYPE_CHECKING:
     from batchwright.check import Validation
+    from batchwright.core.plan import Plan
     from batchwright.drive import Progress
     from batchwright.pipeline import Summary
     from batchwright.rundir.state import Counts
@@ -201,6 +202,16 @@ def show_lines(lines: Sequence[str], value: Mapping[str, Any], *, as_json: bool)
         return
     for line in lines:
         print_line(line)
+
+
+def as_yaml(plan: Plan) -> list[str]:
+    """The plan's settings as a section of a job file."""
+    import yaml
+
+    options = {name: value for name, value in plan.engine_options().items() if name != "dtype"}
+    section = {"engine": {"options": options}, "run": {"replicas": plan.replicas}}
+    text = yaml.safe_dump(section, sort_keys=False, default_flow_style=None, width=76)
+    return [f"  {line}" for line in text.splitlines()]
 
 
 def _print_findings(kind: str, findings: Mapping[str, Sequence[Any]]) -> None:

@@ -146,6 +146,8 @@ class Run(Section):
     """Engines that run at the same time."""
     prepare_processes: Annotated[int, Field(ge=1, le=256)] = 1
     """Processes that read, check and tokenise."""
+    pilot_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Rows of a pilot, chosen over all prompt lengths."""
     chunk_rows: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
     """Rows per chunk. Unset: from 256 at the start to 8,192 in large jobs."""
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.01

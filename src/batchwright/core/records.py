@@ -230,6 +230,7 @@ class OrderBatch:
         rows: rows numbered by this and all earlier batches.
         last: no batch follows.
         replaces: for each chunk of a retry, the failures that its rows had before, by code.
+        pilot_chunks: so many of the first chunks are the pilot.
     """
 
     generation: int
@@ -241,6 +242,7 @@ class OrderBatch:
     rows: int
     last: bool
     replaces: tuple[dict[str, int], ...] = ()
+    pilot_chunks: int = 0
 
     @property
     def rejected(self) -> int:

@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from batchwright.core.errors import JobError
 
 # A worker that dies without a word (out of memory, SIGKILL) is started again this often in a
 # row; whoever makes progress starts the count anew.
@@ -19,6 +22,7 @@ class _Process:
     role: str
     name: str
     popen: subprocess.Popen[bytes]
+    gpus: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,40 @@ class Ended:
     role: str
     name: str
     exit_code: int
+    gpus: str | None = None
+
+
+def visible_gpus() -> list[str]:
+    """Indexes (or names) of the NVIDIA cards that this process may use; empty without any."""
+    own = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if own is not None:
+        return [device.strip() for device in own.split(",") if device.strip()]
+    folder = Path("/proc/driver/nvidia/gpus")
+    return [str(index) for index in range(len(list(folder.iterdir())))] if folder.is_dir() else []
+
+
+def share_gpus(gpus: Sequence[str], replicas: int, per_replica: int) -> list[str | None]:
+    """`CUDA_VISIBLE_DEVICES` of each replica: cards of its own, while there are enough.
+
+    More replicas than groups of cards share them in turn. None leaves the variable alone: without
+    a card, and for a single replica, which may see them all.
+
+    Raises:
+        JobError: one replica needs more cards than there are.
+    """
+    if not gpus or replicas == 1:
+        return [None] * replicas
+    if per_replica > len(gpus):
+        raise JobError(
+            f"a replica needs {per_replica} GPUs (tensor x pipeline parallel), and this machine "
+            f"shows {len(gpus)}",
+            "Lower engine.options.tensor_parallel_size, or look at CUDA_VISIBLE_DEVICES.",
+        )
+    groups = [
+        ",".join(gpus[first : first + per_replica])
+        for first in range(0, len(gpus) - per_replica + 1, per_replica)
+    ]
+    return [groups[replica % len(groups)] for replica in range(replicas)]
 
 
 class LocalExecutor:
@@ -43,14 +81,16 @@ class LocalExecutor:
         self._log_dir = log_dir
         self._processes: list[_Process] = []
 
-    def start(self, role: str, name: str) -> None:
-        """Start one worker."""
+    def start(self, role: str, name: str, gpus: str | None = None) -> None:
+        """Start one worker; `gpus` are the only cards that it will see."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, "-m", "batchwright", "worker", str(self._run_dir),
             "--role", role, "--name", name, "--with-parent",
         ]  # fmt: skip
-        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+        environment = dict(os.environ)
+        if gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpus
         with (self._log_dir / f"{name}.log").open("ab") as log:
             popen = subprocess.Popen(
                 command,
@@ -61,7 +101,7 @@ class LocalExecutor:
                 # Ctrl-C is for the parent, which tells its workers in its own way.
                 start_new_session=True,
             )
-        self._processes.append(_Process(role, name, popen))
+        self._processes.append(_Process(role, name, popen, gpus))
 
     def poll(self) -> list[Ended]:
         """The workers that have ended since the last call."""
@@ -71,7 +111,7 @@ class LocalExecutor:
             if exit_code is not None:
                 self._processes.remove(process)
                 _close_stdin(process)
-                ended.append(Ended(process.role, process.name, exit_code))
+                ended.append(Ended(process.role, process.name, exit_code, process.gpus))
         return ended
 
     @property

@@ -32,6 +32,29 @@ def valid_slices(part: str, first_row: int, valid: npt.NDArray[np.bool_]) -> lis
     ]
 
 
+def divide(
+    slices: Sequence[Slice], chosen: npt.NDArray[np.bool_]
+) -> tuple[list[Slice], list[Slice]]:
+    """The chosen rows of some slices, and the others.
+
+    Args:
+        slices: in order.
+        chosen: one flag for each row of the slices, in the same order.
+    """
+    picked: list[Slice] = []
+    others: list[Slice] = []
+    first = 0
+    for piece in slices:
+        flags = chosen[first : first + piece.stop - piece.start]
+        first += len(flags)
+        for into, mask in ((picked, flags), (others, ~flags)):
+            into += [
+                Slice(piece.part, run.start + piece.start, run.stop + piece.start, piece.first_row)
+                for run in valid_slices(piece.part, piece.first_row, mask)
+            ]
+    return picked, others
+
+
 def cut_chunks(
     waiting: Sequence[Slice],
     first_number: int,

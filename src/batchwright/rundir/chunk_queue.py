@@ -16,8 +16,9 @@ LOOK_AGAIN_S = 0.25
 class ChunkQueue:
     """Claims chunks for one worker, in the order's own order."""
 
-    def __init__(self, storage: Storage, ledger: Ledger) -> None:
+    def __init__(self, storage: Storage, ledger: Ledger, *, pilot_only: bool = False) -> None:
         self._ledger = ledger
+        self._pilot_only = pilot_only
         self._state = RunState(storage)
         self._untouched: deque[Chunk] = deque()
         self._claimed_by_others: dict[str, Chunk] = {}
@@ -48,7 +49,8 @@ class ChunkQueue:
     def _look(self) -> None:
         self._state.refresh_receipts()
         for batch in self._state.refresh_order():
-            for chunk in batch.chunks:
+            wanted = batch.chunks[: batch.pilot_chunks] if self._pilot_only else batch.chunks
+            for chunk in wanted:
                 if chunk.name not in self._state.receipts:
                     self._untouched.append(chunk)
         for name in list(self._claimed_by_others):

@@ -17,6 +17,8 @@ OUTPUT = "output"
 REJECTED = "rejected"
 RESULTS = "results"
 LOGS = "logs"
+TELEMETRY = "telemetry"
+PILOT = "pilot.json"
 
 
 def prepared_part(split: int, part: int) -> str:
@@ -57,6 +59,16 @@ def claim(unit: str, epoch: int) -> str:
 def heartbeat(worker: str) -> str:
     """A worker's sign of life and its counters."""
     return f"{WORKERS}/{worker}.json"
+
+
+def telemetry(worker: str) -> str:
+    """Readings of a worker's engine, a line each second."""
+    return f"{TELEMETRY}/{worker}.jsonl"
+
+
+def timings(chunk_name: str) -> str:
+    """When each row of a pilot's chunk finished."""
+    return f"{TELEMETRY}/{chunk_name}.json"
 
 
 def split_unit(ordinal: int) -> str:

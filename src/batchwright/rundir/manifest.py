@@ -28,6 +28,7 @@ class Manifest:
         id_column: column of the id; empty when rows are known by their number.
         chat: whether column and template prompts are sent as chat messages.
         max_model_len: prompt and output tokens of one row at most.
+        pilot_rows: rows that the order begins with, chosen by prompt length; 0 for none.
         fingerprint: section to key to value; a resume must find the same.
     """
 
@@ -41,6 +42,7 @@ class Manifest:
     chat: bool
     max_model_len: int
     fingerprint: dict[str, Any]
+    pilot_rows: int = 0
 
     def arrow_input_type(self) -> pa.DataType:
         """Type of the `input` column."""
@@ -49,7 +51,7 @@ class Manifest:
 
 
 # What prepared parts were made by: another version might cut or read the same input otherwise.
-_FIRST_MADE = ("files", "splits", "format", "input_type", "id_column", "chat")
+_FIRST_MADE = ("files", "splits", "format", "input_type", "id_column", "chat", "pilot_rows")
 
 
 def encode_input_type(data_type: pa.DataType) -> str:

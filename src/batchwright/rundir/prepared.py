@@ -72,6 +72,18 @@ def read_columns(storage: Storage, file: str, columns: Sequence[str]) -> pa.Tabl
         return reader.read_all()
 
 
+def prompt_lengths(storage: Storage, slices: Sequence[Slice]) -> npt.NDArray[np.int64]:
+    """Prompt tokens of each row of some slices, in their order."""
+    lengths: dict[str, npt.NDArray[np.int64]] = {}
+    for piece in slices:
+        if piece.part not in lengths:
+            column = read_columns(storage, piece.part, ["token_ids"]).column(0)
+            counted = pa.compute.list_value_length(column).to_numpy()
+            lengths[piece.part] = counted.astype(np.int64)
+    found = [lengths[piece.part][piece.start : piece.stop] for piece in slices]
+    return np.concatenate([np.empty(0, np.int64), *found])
+
+
 def read_slices(
     storage: Storage, slices: Sequence[Slice]
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:

@@ -63,6 +63,16 @@ class RunState:
         return [chunk for batch in self.batches for chunk in batch.chunks]
 
     @property
+    def pilot(self) -> list[Chunk]:
+        """The chunks that are the pilot; none if the order does not begin with one."""
+        return [
+            chunk
+            for batch in self.batches
+            if batch.generation == 0
+            for chunk in batch.chunks[: batch.pilot_chunks]
+        ]
+
+    @property
     def ordered(self) -> bool:
         """Whether all rows are numbered."""
         return any(batch.last for batch in self.batches if batch.generation == 0)

@@ -110,6 +110,7 @@ class Storage:
     def append(self, path: str, line: bytes) -> None:
         """Add one line to a log. Lines of several processes do not mix."""
         with _translated(f"cannot write {self.root / path}"):
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.root / path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
                 while line:  # a full disk or a signal may take it in pieces

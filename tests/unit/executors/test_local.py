@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from batchwright.executors.local import LocalExecutor
+from batchwright.core.errors import JobError
+from batchwright.executors.local import LocalExecutor, share_gpus, visible_gpus
 
 # Stands in for the interpreter: says what it was told, then does what its role says.
 WORKER = f"""#!{sys.executable}
@@ -131,3 +132,32 @@ def test_no_pipe_is_left_open(executor: LocalExecutor, way: str) -> None:
     else:
         executor.cancel(20)
     assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.parametrize(
+    ("gpus", "replicas", "per_replica", "shared"),
+    [
+        ([], 2, 1, [None, None]),
+        (["0", "1"], 1, 2, [None]),
+        (["0", "1"], 2, 1, ["0", "1"]),
+        (["3", "5", "7", "9"], 2, 2, ["3,5", "7,9"]),
+        (["0", "1"], 3, 1, ["0", "1", "0"]),
+        (["0", "1", "2"], 2, 2, ["0,1", "0,1"]),
+    ],
+)
+def test_each_replica_has_cards_of_its_own(
+    gpus: list[str], replicas: int, per_replica: int, shared: list[str | None]
+) -> None:
+    assert share_gpus(gpus, replicas, per_replica) == shared
+
+
+def test_a_replica_that_needs_more_cards_than_there_are_is_refused() -> None:
+    with pytest.raises(JobError, match="needs 4 GPUs"):
+        share_gpus(["0", "1"], 2, 4)
+
+
+def test_the_cards_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 4")
+    assert visible_gpus() == ["2", "4"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert visible_gpus() == []

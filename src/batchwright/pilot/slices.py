@@ -1,0 +1,85 @@
+"""Slices of the pilot's work over time, from the engine's steps and when each row ended."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from batchwright.core.pilot import WorkSlice
+
+MOST_SLICES = 60
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.integer]
+
+
+def admitted_at(ended: Floats, places: int) -> Floats:
+    """The step at which each row got its place: the first `places` at 0, then as rows ended.
+
+    Args:
+        ended: step at which each row ended, in the order in which the rows were fed to one
+            engine, float64[n].
+        places: rows that the engine ran at the same time at most.
+    """
+    admitted = np.zeros(len(ended))
+    later = max(0, len(ended) - places)
+    # The k-th row to find no place at once gets that of the k-th row to end.
+    admitted[len(ended) - later :] = np.sort(ended)[:later]
+    return np.minimum(admitted, ended)
+
+
+def slices_of_rows(
+    readings: Floats,
+    ended: Floats,
+    prompts: Ints,
+    outputs: Ints,
+    *,
+    places: int,
+    cached: Ints | None = None,
+    most: int = MOST_SLICES,
+) -> tuple[WorkSlice, ...]:
+    """Slices of about equal length of what one replica did.
+
+    A row makes one token in each step, the last in the step in which it ends, and computes its
+    prompt in the first of these; a row that was not in the engine for so many steps makes its
+    tokens evenly from its admission on.
+
+    Args:
+        readings: (seconds, steps) since the first row went in, ascending, float64[m, 2]; the finer
+            the better.
+        ended: steps when each row ended, in the order in which they were fed, float64[n].
+        prompts: prompt tokens of each row, int[n].
+        outputs: output tokens of each row, int[n].
+        places: rows that the engine ran at the same time at most.
+        cached: prompt tokens of each row that the prefix cache saved, int[n].
+        most: slices; fewer when there are not so many readings.
+    """
+    times, steps = np.vstack([np.zeros((1, 2)), readings]).T
+    if not len(ended) or times[-1] <= 0 or steps[-1] <= 0:
+        return ()
+    # Edges lie on readings, which are exact, as evenly in time as these allow.
+    wanted = np.linspace(0.0, times[-1], most + 1)
+    edge = np.unique(np.append(np.searchsorted(times, wanted[:-1]), len(times) - 1))
+    marks = steps[edge]
+    computed = prompts - cached if cached is not None else prompts
+    admitted = admitted_at(ended, places)
+    began = np.maximum(ended - outputs, admitted)
+    took = np.maximum(1e-9, ended - began)
+    # Cumulated up to each edge, so that a slice is a difference of neighbours: [count + 1, rows].
+    made = np.clip((marks[:, None] - began) / took, 0.0, 1.0) * outputs
+    first = np.clip(marks[:, None] - began, 0.0, 1.0)
+    columns = (
+        first @ computed,
+        made.sum(axis=1),
+        (ended <= marks[:, None]).sum(axis=1),
+        marks,
+        (made * (prompts + made / 2)).sum(axis=1),
+    )
+    work = np.diff(np.array(columns, dtype=np.float64), axis=1).T
+    seconds = np.diff(times[edge])
+    full = marks[1:] <= admitted.max()
+    return tuple(
+        WorkSlice(float(seconds[i]), *(float(x) for x in work[i]), full=bool(full[i]))
+        for i in range(len(seconds))
+        if work[i, 1] > 0 and work[i, 3] > 0 and seconds[i] > 0
+    )
