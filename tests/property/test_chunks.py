@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchwright.core.records import Chunk, Slice
-from batchwright.plan.chunks import cut_chunks, rows_in_chunk, valid_slices
+from batchwright.plan.chunks import cut_chunks, divide, rows_in_chunk, valid_slices
 from tests.unit.rundir.small_runs import rows_of
 
 PARTS = st.lists(st.lists(st.booleans(), max_size=12), max_size=10)
@@ -63,3 +65,23 @@ def test_growing_chunks_have_their_sizes(lengths: list[int], batches: list[int])
     chunks = cut(parts, batches, None)
     assert sum(chunk.num_rows for chunk in chunks) == sum(lengths)
     assert all(chunk.num_rows == rows_in_chunk(chunk.number, None) for chunk in chunks[:-1])
+
+
+@given(
+    flags=st.lists(st.booleans(), max_size=60),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+)
+def test_divided_rows_are_all_there_once(flags: list[bool], cuts: list[int]) -> None:
+    edges = sorted({0, len(flags), *(cut for cut in cuts if cut < len(flags))})
+    slices = [
+        Slice("part", start + 5, stop + 5, 100)
+        for start, stop in itertools.pairwise(edges)
+        if stop > start
+    ]
+    picked, others = divide(slices, np.array(flags, dtype=bool))
+
+    def rows(found: list[Slice]) -> list[int]:
+        return [row for one in found for row in range(one.start, one.stop)]
+
+    assert rows(picked) == [index + 5 for index, flag in enumerate(flags) if flag]
+    assert rows(others) == [index + 5 for index, flag in enumerate(flags) if not flag]

@@ -1,0 +1,66 @@
+"""A pilot's rows are chunks of the run: nothing is computed twice, and the results are the same."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import call, result_bytes
+
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    rng = random.Random(5)
+    lines = [
+        json.dumps({"id": f"r{row}", "prompt": "word " * rng.randint(1, 60)}) for row in range(ROWS)
+    ]
+    lines[7] = "{not json"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def options(rows: Path, run_dir: Path) -> list[object]:
+    return [
+        rows, "--engine", "fake", "--max-tokens", "16", "--dir", run_dir,
+        "--set", "engine.options.seconds_per_step=0.02", "--set", "run.max_failed=1",
+    ]  # fmt: skip
+
+
+def test_the_run_goes_on_from_the_pilot(rows: Path, tmp_path: Path) -> None:
+    with_pilot, without = tmp_path / "with", tmp_path / "without"
+    report = call("pilot", *options(rows, with_pilot), "--rows", 300)
+    assert report["rows"] == 300
+    assert report["rows_total"] == ROWS - 1
+    assert report["rows_left"] == ROWS - 301
+    assert report["hours"]["low"] <= report["hours"]["estimate"] <= report["hours"]["high"]
+    assert json.loads((with_pilot / "pilot.json").read_text())["rows"] == 300
+    status = call("status", with_pilot)
+    assert status["ok"] == 300
+    assert not status["complete"]
+
+    summary = call("run", *options(rows, with_pilot))
+    assert (summary["ok"], summary["rejected"]) == (ROWS - 1, 1)
+    assert summary["rows_before"] == 301
+    assert call("verify", with_pilot)["passed"]
+    call("run", *options(rows, without))
+    assert result_bytes(with_pilot) == result_bytes(without)
+
+
+def test_a_run_that_has_begun_has_no_pilot(rows: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    call("run", *options(rows, run_dir), "--limit", 50)
+    error = call("pilot", *options(rows, run_dir), "--limit", 50, exit_code=2)["error"]
+    assert "begun without a pilot" in error["message"]
+
+
+def test_the_pilot_of_a_small_job_is_the_job(rows: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    report = call("pilot", *options(rows, run_dir), "--limit", 100)
+    assert (report["rows"], report["rows_left"]) == (99, 0)
+    assert call("run", *options(rows, run_dir), "--limit", 100, exit_code=0)["ok"] == 99
