@@ -38,6 +38,8 @@ class _Answered:
     ended: npt.NDArray[np.float64]  # [rows, 2]: seconds and engine steps since the engine was up
     readings: dict[str, npt.NDArray[np.float64]]  # of each worker, [readings, 2], the same two
     start_up_s: float
+    kv_use: float
+    preemptions: int
 
     def column(self, name: str) -> npt.NDArray[np.int64]:
         return np.asarray(self.table.column(name).to_numpy())
@@ -100,8 +102,25 @@ def _read_answers(storage: Storage, state: RunState) -> _Answered:
         if len(found) > len(readings.get(worker, ())):  # a later chunk's hold the earlier ones
             readings[worker] = found
         start_up_s = max(start_up_s, timings["start_up_s"])
+    gauges = [_gauges(storage, worker) for worker in readings]
     return _Answered(
-        pa.concat_tables(tables), np.array(workers), np.array(ended), readings, start_up_s
+        table=pa.concat_tables(tables),
+        workers=np.array(workers),
+        ended=np.array(ended),
+        readings=readings,
+        start_up_s=start_up_s,
+        kv_use=max((kv_use for kv_use, _ in gauges), default=0.0),
+        preemptions=sum(preemptions for _, preemptions in gauges),
+    )
+
+
+def _gauges(storage: Storage, worker: str) -> tuple[float, int]:
+    """The peak use of a worker's KV cache, and its preemptions."""
+    raw = storage.read_if_there(layout.telemetry(worker)) or b""
+    lines = [orjson.loads(line) for line in raw.splitlines()]
+    return (
+        max((float(line["kv_use"]) for line in lines), default=0.0),
+        max((int(line["preemptions"]) for line in lines), default=0),
     )
 
 
@@ -142,6 +161,8 @@ def _measure(
         replicas=len(set(answered.workers.tolist())),
         max_num_seqs=max_num_seqs,
         cached_tokens=int(cached.sum()),
+        kv_use=answered.kv_use,
+        preemptions=answered.preemptions,
     )
 
 

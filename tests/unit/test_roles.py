@@ -84,7 +84,7 @@ def test_an_error_stands_in_the_heartbeat(tmp_path: Path) -> None:
 
 
 def test_a_role_that_is_none(run: SmallRun) -> None:
-    with pytest.raises(JobError, match="--role lead: there are infer, prepare, both"):
+    with pytest.raises(JobError, match="--role lead: there are infer, pilot, prepare, both"):
         attend(run.storage.root, "lead", "x", threading.Event())
 
 

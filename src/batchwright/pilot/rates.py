@@ -98,7 +98,8 @@ def _costs(work: Floats, seconds: Floats, counts: Floats) -> Floats:
     moment = counts @ work  # weighted by 1 / seconds, times seconds
     costs = _non_negative(gram, moment)
     explained = np.einsum("dn,nt,dt->d", counts, work, costs, optimize=True)
-    return costs * ((counts @ seconds) / np.maximum(1e-12, explained))[:, None]
+    scaled: Floats = costs * ((counts @ seconds) / np.maximum(1e-12, explained))[:, None]
+    return scaled
 
 
 def _non_negative(gram: Floats, moment: Floats) -> Floats:

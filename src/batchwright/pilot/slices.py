@@ -61,11 +61,25 @@ def slices_of_rows(
     wanted = np.linspace(0.0, times[-1], most + 1)
     edge = np.unique(np.append(np.searchsorted(times, wanted[:-1]), len(times) - 1))
     marks = steps[edge]
-    computed = prompts - cached if cached is not None else prompts
     admitted = admitted_at(ended, places)
+    computed = prompts - cached if cached is not None else prompts
+    done = _done_at(marks, admitted, ended, prompts, computed, outputs)
+    work = np.diff(done, axis=1).T
+    seconds = np.diff(times[edge])
+    full = marks[1:] <= admitted.max()
+    return tuple(
+        WorkSlice._make((float(seconds[i]), *map(float, work[i]), bool(full[i])))
+        for i in range(len(seconds))
+        if work[i, 1] > 0 and work[i, 3] > 0 and seconds[i] > 0
+    )
+
+
+def _done_at(
+    marks: Floats, admitted: Floats, ended: Floats, prompts: Ints, computed: Ints, outputs: Ints
+) -> Floats:
+    """What was done up to each mark: the fields of a slice from the second on, float64[5, marks]."""
     began = np.maximum(ended - outputs, admitted)
     took = np.maximum(1e-9, ended - began)
-    # Cumulated up to each edge, so that a slice is a difference of neighbours: [count + 1, rows].
     made = np.clip((marks[:, None] - began) / took, 0.0, 1.0) * outputs
     first = np.clip(marks[:, None] - began, 0.0, 1.0)
     columns = (
@@ -75,11 +89,4 @@ def slices_of_rows(
         marks,
         (made * (prompts + made / 2)).sum(axis=1),
     )
-    work = np.diff(np.array(columns, dtype=np.float64), axis=1).T
-    seconds = np.diff(times[edge])
-    full = marks[1:] <= admitted.max()
-    return tuple(
-        WorkSlice(float(seconds[i]), *(float(x) for x in work[i]), full=bool(full[i]))
-        for i in range(len(seconds))
-        if work[i, 1] > 0 and work[i, 3] > 0 and seconds[i] > 0
-    )
+    return np.array(columns, dtype=np.float64)

@@ -19,12 +19,12 @@ class Strata:
         strata: stratum of each row, int64[n].
         weights: rows of the job that each stands for, float64[n].
 
-    A stratum with a single row has no spread of its own, and joins a neighbour.
+    A single row that stands for others too shows no spread, and its stratum joins a neighbour.
     """
 
     def __init__(self, strata: Ints, weights: Floats) -> None:
         self._order = np.argsort(strata, kind="stable")
-        ids = _joined(strata[self._order])
+        ids = _joined(strata[self._order], weights[self._order])
         self._starts = np.flatnonzero(np.diff(ids, prepend=-1))
         self._counts = np.diff(self._starts, append=len(ids))
         self._sizes = np.add.reduceat(weights[self._order], self._starts)
@@ -45,7 +45,7 @@ class Strata:
         """
         ordered = values[self._order]
         means = self._means(ordered)
-        error = np.sqrt(self._variance(ordered, means))
+        error = float(np.sqrt(self._variance(ordered, means)))
         counts = np.repeat(self._counts, self._counts)
         picks = np.floor(generator.random((draws, len(ordered))) * counts).astype(np.int64)
         drawn = ordered[picks + np.repeat(self._starts, self._counts)]
@@ -54,7 +54,7 @@ class Strata:
         apart = ((found - means) * np.sqrt(self._open)) @ self._sizes
         scores = apart / np.maximum(spread, max(1e-300, error / 10))
         shifted: Floats = self._sizes @ means - np.clip(scores, -_FARTHEST, _FARTHEST) * error
-        return np.maximum(shifted, values.sum())
+        return np.maximum(shifted, float(values.sum()))
 
     def _means(self, ordered: Floats) -> Floats:
         found: Floats = np.add.reduceat(ordered, self._starts, axis=-1) / self._counts
@@ -69,11 +69,11 @@ class Strata:
         return found
 
 
-def _joined(ids: Ints) -> Ints:
+def _joined(ids: Ints, weights: Floats) -> Ints:
     """Ascending stratum numbers, singles given the number of a neighbour."""
     found = np.unique(ids, return_inverse=True)[1].astype(np.int64)
     counts = np.bincount(found)
-    kept = np.flatnonzero(counts > 1)
+    kept = np.flatnonzero((counts > 1) | (np.bincount(found, weights) < 2))
     if not len(kept):
         return np.zeros(len(ids), dtype=np.int64)
     # Each stratum goes to the nearest kept one at or below it, the lowest ones to the first kept.

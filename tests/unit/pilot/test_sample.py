@@ -30,8 +30,8 @@ def test_the_weighted_mean_is_near_the_true_one() -> None:
     for seed in range(40):
         sample = choose_rows(lengths, 1_000, seed)
         means.append(sample.weights @ lengths[sample.rows] / sample.weights.sum())
-    assert np.mean(means) == pytest.approx(lengths.mean(), rel=0.01)
-    assert np.std(means) < 0.03 * lengths.mean()  # 0.06 for a plain sample
+    assert np.mean(means) == pytest.approx(lengths.mean(), rel=0.02)
+    assert np.std(means) < 0.05 * lengths.mean()  # 0.085 for a plain sample
 
 
 @pytest.mark.parametrize("wanted", [10, 11, 10_000])
