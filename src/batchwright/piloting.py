@@ -73,6 +73,31 @@ def pilot_report(
     )
 
 
+def over_budget(report: PilotReport, max_hours: float | None, max_usd: float | None) -> str | None:
+    """How the estimate breaks a budget, in words; None if it keeps them.
+
+    Raises:
+        JobError: there is a budget in dollars, but no price.
+    """
+    if max_hours is not None and report.hours.estimate > max_hours:
+        hours = report.hours
+        return (
+            f"the job would take {hours.estimate:.2f} hours ({hours.low:.2f} to {hours.high:.2f}); "
+            f"plan.max_hours is {max_hours:g}"
+        )
+    if max_usd is None:
+        return None
+    if report.usd is None:
+        raise JobError("plan.max_usd needs a price", "Set plan.usd_per_gpu_hour.")
+    if report.usd.estimate > max_usd:
+        usd = report.usd
+        return (
+            f"the job would cost ${usd.estimate:.2f} (${usd.low:.2f} to ${usd.high:.2f}); "
+            f"plan.max_usd is {max_usd:g}"
+        )
+    return None
+
+
 def rows_that_run(
     storage: Storage, state: RunState
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -22,7 +22,7 @@ from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
 from batchwright.core.records import OrderBatch
 from batchwright.drive import THE_PILOT, Progress, drive
-from batchwright.piloting import pilot_report
+from batchwright.piloting import over_budget, pilot_report
 from batchwright.planning import plan_job
 from batchwright.profiling import profile_rows
 from batchwright.roles import engine_settings, job_tokenizer
@@ -79,6 +79,8 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
     """
     started_at = time.monotonic()
     check_engine(job)
+    if job.plan.max_hours is not None or job.plan.max_usd is not None:
+        keep_budget(job, run_dir, watch, stop)
     wanted = survey(job)
     storage = Storage(run_dir)
     manifest, resumed = open_manifest(storage, wanted)
@@ -149,6 +151,21 @@ def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple
     report = pilot_report(storage, manifest, job, _read_state(storage), max_num_seqs)
     storage.put(layout.PILOT, orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2))
     return report, storage.root
+
+
+def keep_budget(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> None:
+    """Pilot, and refuse a run that would cost more than the job allows.
+
+    Raises:
+        JobError: with the figures; the pilot's answers stay, and a larger budget goes on from them.
+    """
+    report, folder = pilot(job, run_dir, watch, stop)
+    problem = over_budget(report, job.plan.max_hours, job.plan.max_usd)
+    if problem is not None:
+        raise JobError(
+            problem,
+            f"Raise the budget to go on from the pilot, or look at {folder / layout.PILOT}.",
+        )
 
 
 def mend(storage: Storage) -> None:

@@ -64,3 +64,13 @@ def test_the_pilot_of_a_small_job_is_the_job(rows: Path, tmp_path: Path) -> None
     report = call("pilot", *options(rows, run_dir), "--limit", 100)
     assert (report["rows"], report["rows_left"]) == (99, 0)
     assert call("run", *options(rows, run_dir), "--limit", 100, exit_code=0)["ok"] == 99
+
+
+def test_a_run_that_would_break_its_budget_ends_after_the_pilot(rows: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    budget = ["--set", "plan.max_hours=0.000001", "--set", "run.pilot_rows=200"]
+    error = call("run", *options(rows, run_dir), *budget, exit_code=2)["error"]
+    assert "plan.max_hours is 1e-06" in error["message"]
+    assert call("status", run_dir)["ok"] == 200
+    summary = call("run", *options(rows, run_dir), "--set", "plan.max_hours=5")
+    assert summary["ok"] == ROWS - 1

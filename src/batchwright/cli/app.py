@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from batchwright import __version__
 from batchwright.cli import render
-from batchwright.cli.options import job_and_dir
-from batchwright.core.errors import EXIT_MANY_FAILED, BatchwrightError, Interrupted, Stopped
+from batchwright.cli.arguments import (
+    AsJson,
+    Column,
+    Dir,
+    EngineKind,
+    Limit,
+    MaxTokens,
+    Model,
+    OutDir,
+    OutFormat,
+    PromptText,
+    RunDir,
+    Sample,
+    Set,
+    Source,
+    System,
+    WithParent,
+)
+from batchwright.cli.ending import ending, leave, stopping
+from batchwright.cli.options import about_the_data, job_and_dir
 from batchwright.tokens.lean import leave_torch_out
 
 app = typer.Typer(
@@ -25,33 +39,6 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, logs on stderr.")]
-Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="Job file, data (file, folder, glob) or run folder.")
-]
-Model = Annotated[str | None, typer.Option("--model", "-m", help="Model folder or hub id.")]
-PromptText = Annotated[
-    str | None, typer.Option("--prompt", "-p", help="Jinja2 template over the row's columns.")
-]
-System = Annotated[str | None, typer.Option("--system", help="Instruction ahead of every prompt.")]
-Column = Annotated[str | None, typer.Option("--column", help="Column that holds the prompt.")]
-MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Output tokens at most.")]
-OutDir = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the results.")]
-OutFormat = Annotated[str | None, typer.Option("--format", help="parquet or jsonl.")]
-EngineKind = Annotated[
-    str | None, typer.Option("--engine", help="vllm, or fake for a dry run without a model.")
-]
-Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
-Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]
-Sample = Annotated[
-    float | None, typer.Option("--sample", help="Look at this share of the rows only: 0.05.")
-]
-WithParent = Annotated[bool, typer.Option("--with-parent", help="Stop when standard input ends.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Any key of the job file: run.replicas=2.")
-]
 
 
 @app.command()
@@ -74,15 +61,11 @@ def run(
     from batchwright import pipeline
 
     options = {
-        "model.name": model,
-        "prompt.template": prompt,
-        "prompt.system": system,
-        "prompt.column": column,
+        **about_the_data(model, prompt, system, column, limit),
         "sampling.max_tokens": max_tokens,
         "output.path": None if output is None else str(output),
         "output.format": output_format,
         "engine.kind": engine,
-        "input.limit": limit,
     }
     with ending(as_json=as_json):
         job, folder = job_and_dir(source, options, settings or [], run_dir)
@@ -107,11 +90,7 @@ def validate(
     from batchwright import pipeline
 
     options = {
-        "model.name": model,
-        "prompt.template": prompt,
-        "prompt.system": system,
-        "prompt.column": column,
-        "input.limit": limit,
+        **about_the_data(model, prompt, system, column, limit),
     }
     with ending(as_json=as_json):
         job, _ = job_and_dir(source, options, settings or [], None)
@@ -142,12 +121,8 @@ def profile(
     from batchwright.profile.show import profile_lines
 
     options = {
-        "model.name": model,
-        "prompt.template": prompt,
-        "prompt.system": system,
-        "prompt.column": column,
+        **about_the_data(model, prompt, system, column, limit),
         "sampling.max_tokens": max_tokens,
-        "input.limit": limit,
     }
     with ending(as_json=as_json):
         job, _ = job_and_dir(source, options, settings or [], None)
@@ -180,12 +155,8 @@ def plan(
     from batchwright.plan.explain import explain
 
     options = {
-        "model.name": model,
-        "prompt.template": prompt,
-        "prompt.system": system,
-        "prompt.column": column,
+        **about_the_data(model, prompt, system, column, limit),
         "sampling.max_tokens": max_tokens,
-        "input.limit": limit,
         "hardware.gpu": gpu,
         "hardware.count": gpus,
     }
@@ -219,13 +190,9 @@ def pilot(
     from batchwright.pilot.show import pilot_lines
 
     options = {
-        "model.name": model,
-        "prompt.template": prompt,
-        "prompt.system": system,
-        "prompt.column": column,
+        **about_the_data(model, prompt, system, column, limit),
         "sampling.max_tokens": max_tokens,
         "engine.kind": engine,
-        "input.limit": limit,
         "run.pilot_rows": rows,
     }
     with ending(as_json=as_json):
@@ -338,47 +305,3 @@ def main() -> None:
     """Entry point of the `batchwright` command."""
     leave_torch_out()
     app()
-
-
-def leave(many_failed: bool) -> None:  # noqa: FBT001
-    """Exit code 4 when more rows are without an answer than the job allows."""
-    if many_failed:
-        raise typer.Exit(EXIT_MANY_FAILED)
-
-
-@contextmanager
-def ending(*, as_json: bool) -> Iterator[None]:
-    """Turn an error of ours into its message and exit code."""
-    try:
-        yield
-    except BatchwrightError as error:
-        render.show_error(error, as_json=as_json)
-        raise typer.Exit(error.exit_code) from None
-
-
-@contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second Ctrl-C ends at once."""
-    stop = threading.Event()
-    received: list[int] = []
-
-    def on_signal(number: int, _: Any) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        received.append(number)
-        stop.set()
-
-    before = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    except Stopped as stopped:
-        if received and received[0] == signal.SIGINT:
-            raise Interrupted(stopped.message, stopped.hint) from None
-        raise
-    except KeyboardInterrupt:
-        raise Interrupted("interrupted", "Run the same command again: it goes on.") from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

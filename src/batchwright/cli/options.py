@@ -14,6 +14,23 @@ from batchwright.demo.use import DEMO, embedded_model
 _JOB_FILES = {".yaml", ".yml"}
 
 
+def about_the_data(
+    model: str | None,
+    prompt: str | None,
+    system: str | None,
+    column: str | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    """The options that every command over rows has, as job keys."""
+    return {
+        "model.name": model,
+        "prompt.template": prompt,
+        "prompt.system": system,
+        "prompt.column": column,
+        "input.limit": limit,
+    }
+
+
 def job_and_dir(
     source: str, options: Mapping[str, Any], settings: Sequence[str], run_dir: Path | None
 ) -> tuple[Job, Path]:

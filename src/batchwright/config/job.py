@@ -132,6 +132,10 @@ class Plan(Section):
     usd_per_gpu_hour: Annotated[float | None, Field(gt=0)] = None
     """Price of one card, for the cost of the job."""
 
+    max_hours: Annotated[float | None, Field(gt=0)] = None
+    """A run pilots first, and ends there (exit 2) if it would take longer by its estimate."""
+    max_usd: Annotated[float | None, Field(gt=0)] = None
+    """The same for its cost; needs `usd_per_gpu_hour`."""
     over_length: Literal["reject", "truncate_left", "truncate_right"] = "reject"
     """What happens to a prompt that leaves no room for an answer of one token (or `min_tokens`);
     one that leaves some is never cut. Truncation is marked in the output."""
