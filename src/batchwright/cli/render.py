@@ -171,28 +171,26 @@ def show_validation(report: Validation, *, as_json: bool) -> None:
 
 def validation_lines() -> Callable[[Validation], None]:
     """A function that says every 10 s how many rows are checked."""
-    said_at = time.monotonic()
-
-    def say_now_and_then(report: Validation) -> None:
-        nonlocal said_at
-        if time.monotonic() - said_at >= PLAIN_EVERY_S:
-            said_at = time.monotonic()
-            say(f"{report.rows:,} rows checked · {report.rejected:,} rejected")
-
-    return say_now_and_then
+    return _now_and_then(
+        lambda report: f"{report.rows:,} rows checked · {report.rejected:,} rejected"
+    )
 
 
 def count_lines() -> Callable[[int], None]:
     """A function that says every 10 s how many rows are counted."""
+    return _now_and_then(lambda rows: f"{rows:,} rows counted")
+
+
+def _now_and_then(line: Callable[[Any], str]) -> Callable[[Any], None]:
     said_at = time.monotonic()
 
-    def say_now_and_then(rows: int) -> None:
+    def say_it(value: Any) -> None:
         nonlocal said_at
         if time.monotonic() - said_at >= PLAIN_EVERY_S:
             said_at = time.monotonic()
-            say(f"{rows:,} rows counted")
+            say(line(value))
 
-    return say_now_and_then
+    return say_it
 
 
 def show_lines(lines: Sequence[str], value: Mapping[str, Any], *, as_json: bool) -> None:
