@@ -85,7 +85,7 @@ class Goal:
 
 
 def _pilot_is_done(state: RunState) -> bool:
-    done = bool(state.pilot) and all(chunk.name in state.receipts for chunk in state.pilot)
+    done = bool(state.pilot) and all(chunk.name in state.done for chunk in state.pilot)
     return done or state.counts().complete
 
 

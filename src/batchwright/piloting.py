@@ -150,11 +150,16 @@ def _gauges(storage: Storage, worker: str) -> tuple[float, int]:
 
 
 def _read_chunk(storage: Storage, state: RunState, chunk: Chunk) -> tuple[pa.Table, dict[str, Any]]:
-    receipt = state.receipts[chunk.name]
-    part = pa.BufferReader(storage.read(receipt.file))
-    return pq.read_table(part, columns=_COLUMNS), orjson.loads(
-        storage.read(layout.timings(chunk.name))
+    """The chunk's rows that have a time, and the times."""
+    timings = orjson.loads(storage.read(layout.timings(chunk.name)))
+    mine = (chunk.generation, chunk.number)
+    table = pa.concat_tables(
+        pq.read_table(pa.BufferReader(storage.read(one.file)), columns=_COLUMNS)
+        for one in state.receipts.values()
+        if (one.generation, one.chunk) == mine
     )
+    timed = pa.array([str(row) in timings["ended"] for row in table.column("row").to_pylist()])
+    return table.filter(timed), timings
 
 
 def _measure(

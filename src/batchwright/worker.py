@@ -2,61 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
-import uuid
-from array import array
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
+from batchwright.committer import ActiveChunk, Committer
 from batchwright.config.job import Job
 from batchwright.core.errors import Stopped
 from batchwright.core.ports import Clock, EngineInfo, Tokenizer
-from batchwright.core.records import Chunk, Outcome, Receipt, Request
+from batchwright.core.records import Chunk, Outcome, Request
 from batchwright.engines.feeder import Supervisor
-from batchwright.rundir import artifacts, layout
 from batchwright.rundir.chunk_queue import ChunkQueue
 from batchwright.rundir.events import Events
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger
-from batchwright.rundir.prepared import (
-    make_requests,
-    read_slices,
-    token_id_arrays,
-    with_row_ids,
-)
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.telemetry import Tally, Telemetry
 from batchwright.rundir.timings import Timings
-from batchwright.write.parts import build_part, encode_part, summarise
 
 # A second chunk may wait for its commit while a third runs; more would only use memory.
 COMMITS_AT_ONCE = 2
 
 STEP_TIMEOUT_S = 0.1
-
-
-@dataclass(slots=True)
-class _ActiveChunk:
-    """A claimed chunk: the rows that still have to go in, and the outcomes that came out."""
-
-    chunk: Chunk
-    prepared: pa.Table
-    rows: npt.NDArray[np.int64]
-    requests: Iterator[Request]
-    started_at: float
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        return len(self.outcomes) == len(self.rows)
 
 
 class Worker:
@@ -77,16 +45,16 @@ class Worker:
         self._name = name
         self._clock = clock
         self._supervisor = supervisor
-        self._tokenizer = tokenizer
         self._ledger = Ledger(storage, name, clock, job.run.lease_s)
         self._events = Events(storage, name, clock)
         self._queue = ChunkQueue(storage, self._ledger, pilot_only=pilot_only)
-        self._feeding: _ActiveChunk | None = None
-        self._next: Future[_ActiveChunk] | None = None
+        self._feeding: ActiveChunk | None = None
+        self._next: Future[ActiveChunk] | None = None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read")
-        self._owner: dict[int, tuple[_ActiveChunk, int]] = {}
-        self._committer = ThreadPoolExecutor(1, thread_name_prefix="commit")
-        self._commits: deque[tuple[Chunk, Future[Receipt | None]]] = deque()
+        self._owner: dict[int, tuple[ActiveChunk, int]] = {}
+        self._active: dict[str, ActiveChunk] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._commits: deque[tuple[Chunk, int, bool, Future[bool]]] = deque()
         self._engine: EngineInfo | None = None
         self._tally = Tally()
         # Read in the main thread, for the heartbeat's: the supervisor is not made for two.
@@ -94,6 +62,7 @@ class Worker:
         self._restarts = 0
         self._telemetry = Telemetry(storage, name, clock)
         self._timings = Timings(storage, name, clock) if pilot_only else None
+        self._committer = Committer(storage, name, clock, tokenizer, self._timings)
 
     def run(self, stop: threading.Event) -> None:
         """Work until every chunk has a receipt.
@@ -114,14 +83,17 @@ class Worker:
                 self._timings.engine_is_up()
             self._events.write("engine_up", name=self._engine.name, version=self._engine.version)
             self._tally.phase = "running"
-            self._next = self._reader.submit(self._load, first)
+            self._next = self._reader.submit(self._committer.load, first)
             try:
                 self._loop(stop)
             finally:
                 self._tally.phase = "stopping"
+                for active in self._active.values():
+                    if active.outcomes:  # what is finished is not lost, whatever ended the work
+                        self._save(active, last=False)
                 self._supervisor.stop()
                 self._reader.shutdown(wait=True, cancel_futures=True)
-                self._committer.shutdown(wait=True)
+                self._pool.shutdown(wait=True)
                 self._collect_commits(limit=0)
 
     def _wait_for_work(self, stop: threading.Event) -> Chunk | None:
@@ -149,13 +121,14 @@ class Worker:
                     return
                 continue
             if deadline is not None and self._clock.monotonic() > deadline:
-                raise Stopped("stopped; the chunks that were not finished will be run again")
+                raise Stopped("stopped; the rows that were not finished will be run again")
             outcomes = self._supervisor.step(STEP_TIMEOUT_S)
             if self._timings is not None:
                 self._timings.note(self._supervisor.gauges().steps, outcomes)
             for outcome in outcomes:
                 self._take_in(outcome)
             self._note_engine()
+            self._save_stalled()
             self._collect_commits(limit=COMMITS_AT_ONCE)
 
     def _note_engine(self) -> None:
@@ -185,6 +158,7 @@ class Worker:
                 break
             request = next(self._feeding.requests, None)
             if request is None:
+                self._feeding.fed = True
                 self._feeding = None
                 continue
             self._owner[request.row] = (self._feeding, len(request.token_ids))
@@ -193,13 +167,16 @@ class Worker:
             self._tally.phase = "running"
             self._supervisor.submit(batch)
 
-    def _next_chunk(self) -> _ActiveChunk | None:
+    def _next_chunk(self) -> ActiveChunk | None:
         """The chunk that was read ahead; and the one after it starts to be read."""
         self._read_ahead()
         if self._next is None:
             return None
         active = self._next.result()
         self._next = None
+        self._active[active.chunk.name] = active
+        if not active.unfinished:  # every row has a receipt by now: at most it is to be closed
+            self._save(active, last=True)
         self._read_ahead()
         return active
 
@@ -207,102 +184,45 @@ class Worker:
         if self._next is None:
             chunk = self._queue.take(self._clock.monotonic())
             if chunk is not None:
-                self._next = self._reader.submit(self._load, chunk)
-
-    def _load(self, chunk: Chunk) -> _ActiveChunk:
-        prepared, rows = read_slices(self._storage, chunk.slices)
-        return _ActiveChunk(
-            chunk, prepared, rows, make_requests(prepared, rows), self._clock.monotonic()
-        )
+                self._next = self._reader.submit(self._committer.load, chunk)
 
     def _take_in(self, outcome: Outcome) -> None:
         active, prompt_tokens = self._owner.pop(outcome.row)
-        active.outcomes.append(outcome)
+        active.take_in(outcome, self._clock.monotonic())
         self._tally.add(outcome, prompt_tokens)
-        if active.complete:
-            future = self._committer.submit(self._commit, active)
-            self._commits.append((active.chunk, future))
+        if not active.unfinished:
+            self._save(active, last=True)
+
+    def _save_stalled(self) -> None:
+        """Commit what is finished of chunks that wait for a few slow rows."""
+        now = self._clock.monotonic()
+        for active in self._active.values():
+            if active.is_stalled(now):
+                self._save(active, last=False)
+
+    def _save(self, active: ActiveChunk, *, last: bool) -> None:
+        outcomes = active.hand_over(self._clock.monotonic())
+        if last:
+            del self._active[active.chunk.name]
+        future = self._pool.submit(self._committer.commit, active, outcomes, last=last)
+        self._commits.append((active.chunk, len(outcomes), last, future))
 
     def _collect_commits(self, limit: int) -> None:
         """Take note of finished commits; wait while more than `limit` are under way."""
-        while self._commits and (len(self._commits) > limit or self._commits[0][1].done()):
-            chunk, future = self._commits.popleft()
-            receipt = future.result()
-            self._queue.mark_done(chunk)
-            self._tally.committed(chunk.num_rows)
-            if receipt is None:
+        while self._commits and (len(self._commits) > limit or self._commits[0][-1].done()):
+            chunk, rows, last, future = self._commits.popleft()
+            mine = future.result()
+            self._tally.committed(rows)
+            if last:
+                self._queue.mark_done(chunk)
+            if not mine:
                 self._events.write("chunk_was_done_elsewhere", chunk=chunk.name)
-
-    def _commit(self, active: _ActiveChunk) -> Receipt | None:
-        """Write the part, then the receipt that makes it count; None if another was first."""
-        table = self._finish(active)
-        data = encode_part(table)
-        name = active.chunk.name
-        file = layout.output_part(name, uuid.uuid4().hex[:8])
-        self._storage.publish(file, data)
-        if self._timings is not None:
-            self._timings.write(active.chunk, active.rows.tolist())
-        receipt = Receipt(
-            generation=active.chunk.generation,
-            chunk=active.chunk.number,
-            file=file,
-            sha256=hashlib.sha256(data).hexdigest(),
-            worker=self._name,
-            seconds=round(self._clock.monotonic() - active.started_at, 3),
-            **summarise(table),
-        )
-        if self._storage.commit(layout.receipt(name), artifacts.dump(receipt)):
-            return receipt
-        self._storage.delete(file)
-        return None
-
-    def _finish(self, active: _ActiveChunk) -> pa.Table:
-        """Outcomes to the rows of an output part."""
-        prepared, outcomes = active.prepared, active.outcomes
-        place = {row: index for index, row in enumerate(active.rows.tolist())}
-        places = [place[outcome.row] for outcome in outcomes]
-        prompts = token_id_arrays(prepared)
-        sampling = prepared.column("sampling").to_pylist()
-        answers = [
-            answer_token_ids(outcome, sampling[index])
-            for outcome, index in zip(outcomes, places, strict=True)
-        ]
-        texts = self._texts(outcomes, answers, [prompts[index] for index in places])
-        return build_part(with_row_ids(prepared, active.rows), active.rows, outcomes, texts)
-
-    def _texts(
-        self,
-        outcomes: list[Outcome],
-        answers: list[list[int]],
-        prompts: list[array[int]],
-    ) -> list[str | None]:
-        texts = [outcome.text for outcome in outcomes]
-        to_decode = [
-            index
-            for index, outcome in enumerate(outcomes)
-            if outcome.text is None and outcome.error_code is None
-        ]
-        decoded = self._tokenizer.decode(
-            [answers[index] for index in to_decode], [prompts[index] for index in to_decode]
-        )
-        for index, text in zip(to_decode, decoded, strict=True):
-            texts[index] = text
-        return texts
 
     def _state(self) -> dict[str, Any]:
         """What the heartbeat tells the world."""
         oldest = [[row, round(age_s, 1)] for row, age_s in self._oldest]
         engine = _as_json(self._engine)
         return {"role": "infer", **self._tally.as_json(), "oldest": oldest, "engine": engine}
-
-
-def answer_token_ids(outcome: Outcome, sampling: str) -> list[int]:
-    """Token ids of the answer, without the token that ended it unless the row asks for that."""
-    ids = outcome.token_ids
-    ended_by_token = bool(ids) and outcome.stop_reason == str(ids[-1])
-    if ended_by_token and '"include_stop_str_in_output":true' not in sampling:
-        return ids[:-1]
-    return ids
 
 
 def _as_json(engine: EngineInfo | None) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchwright.again import order_failed_rows
+from batchwright.committer import answer_token_ids
 from batchwright.core.errors import EngineError, Stopped, StorageError
 from batchwright.core.ports import EngineInfo, EngineSettings
 from batchwright.core.records import Outcome
@@ -23,7 +24,7 @@ from batchwright.rundir import layout
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.prepared import make_requests, read_slices, with_row_ids
-from batchwright.worker import Worker, answer_token_ids
+from batchwright.worker import Worker
 from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
 from tests.unit.rundir.test_state import put_receipt, receipt_of
 
@@ -250,12 +251,14 @@ def test_a_stop_lets_the_begun_chunks_finish_and_claims_no_more(tmp_path: Path) 
     assert sorted(parts(run)) == list(range(80))
 
 
-def test_after_the_grace_time_what_is_not_finished_is_dropped(run: SmallRun) -> None:
+def test_after_the_grace_time_only_the_unfinished_row_is_dropped(run: SmallRun) -> None:
     stop = threading.Event()
     engine = WatchedEngine(lambda step: stop.set())
     with pytest.raises(Stopped, match="will be run again"):
         worker_of(run, engine, hang_rows=[2], rows_per_step=1).run(stop)
-    assert "chunk-0-000000" not in run.state().receipts
+    assert "chunk-0-000000" not in run.state().done
+    assert 2 not in parts(run)
+    assert 0 in parts(run)
     work(run, name="again")
     assert sorted(parts(run)) == list(range(ROWS))
 

@@ -162,7 +162,12 @@ class PreparedReceipt:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Says that an output part counts: written last, once per chunk."""
+    """Says that an output part counts: written last, once.
+
+    A chunk has one receipt, as a rule. Where some of its rows take long, or the worker has to
+    stop, the rows that are finished get theirs first: `sequence` counts them, and `last` closes
+    the chunk.
+    """
 
     generation: int
     chunk: int
@@ -179,6 +184,8 @@ class Receipt:
     worker: str
     seconds: float
     failures: dict[str, int] = field(default_factory=dict)
+    sequence: int = 0
+    last: bool = True
 
 
 @dataclass(frozen=True, slots=True)

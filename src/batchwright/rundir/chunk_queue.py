@@ -40,7 +40,7 @@ class ChunkQueue:
         """Whether every chunk there will ever be has a receipt, by the last look."""
         if not self._state.ordered or self._untouched or self._claimed_by_others:
             return False
-        return not (self._mine - self._state.receipts.keys())
+        return not (self._mine - self._state.done)
 
     def mark_done(self, chunk: Chunk) -> None:
         """The chunk has a receipt, ours or another's."""
@@ -51,10 +51,10 @@ class ChunkQueue:
         for batch in self._state.refresh_order():
             wanted = batch.chunks[: batch.pilot_chunks] if self._pilot_only else batch.chunks
             for chunk in wanted:
-                if chunk.name not in self._state.receipts:
+                if chunk.name not in self._state.done:
                     self._untouched.append(chunk)
         for name in list(self._claimed_by_others):
-            if name in self._state.receipts:
+            if name in self._state.done:
                 del self._claimed_by_others[name]
 
     def _take_untouched(self) -> Chunk | None:

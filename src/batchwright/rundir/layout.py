@@ -46,9 +46,9 @@ def output_part(chunk_name: str, attempt: str) -> str:
     return f"{OUTPUT}/part-{chunk_name}-{attempt}.parquet"
 
 
-def receipt(chunk_name: str) -> str:
-    """Receipt of a chunk."""
-    return f"{RECEIPTS}/{chunk_name}.json"
+def receipt(chunk_name: str, sequence: int = 0) -> str:
+    """Receipt of a chunk; of a part of its rows where `sequence` goes on."""
+    return f"{RECEIPTS}/{chunk_name}{f'.{sequence}' if sequence else ''}.json"
 
 
 def claim(unit: str, epoch: int) -> str:

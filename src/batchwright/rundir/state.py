@@ -19,7 +19,8 @@ class RunState:
         self._storage = storage
         self._names_read: set[str] = set()
         self.batches: list[OrderBatch] = []
-        self.receipts: dict[str, Receipt] = {}
+        self.receipts: dict[str, Receipt] = {}  # by file name without ending
+        self.done: set[str] = set()  # names of chunks of which every row has its receipt
 
     def refresh_order(self) -> list[OrderBatch]:
         """Read the batches that have come since the last look, in order."""
@@ -55,6 +56,8 @@ class RunState:
                 receipt = artifacts.load(Receipt, self._storage.read(path), path)
                 self.receipts[chunk] = receipt
                 fresh.append(receipt)
+                if receipt.last:
+                    self.done.add(Chunk(receipt.generation, receipt.chunk, ()).name)
         return fresh
 
     @property
@@ -89,7 +92,7 @@ class RunState:
             failures.update(receipt.failures)
         for batch in self.batches:
             for number, replaced in enumerate(batch.replaces):
-                if Chunk(batch.generation, number, ()).name in self.receipts:
+                if Chunk(batch.generation, number, ()).name in self.done:
                     failures.subtract(replaced)
         return dict(+failures)
 
@@ -108,7 +111,7 @@ class RunState:
             prompt_tokens=sum(receipt.prompt_tokens for receipt in receipts),
             completion_tokens=sum(receipt.completion_tokens for receipt in receipts),
             chunks=num_chunks,
-            chunks_done=len(self.receipts),
+            chunks_done=len(self.done),
             ordered=self.ordered,
             failures=self._failures(),
         )

@@ -143,10 +143,10 @@ def _take_rejected(tally: _Tally, rejected: Rows) -> None:
 
 
 def _find_double_receipts(tally: _Tally, receipts: Iterable[Receipt]) -> None:
-    chunks = Counter((receipt.generation, receipt.chunk) for receipt in receipts)
+    chunks = Counter((one.generation, one.chunk) for one in receipts if one.last)
     for (generation, chunk), count in chunks.items():
         if count > 1:
-            tally.complain(f"Chunk {generation}-{chunk} has {count} receipts.")
+            tally.complain(f"Chunk {generation}-{chunk} has {count} last receipts.")
 
 
 def _take_part(tally: _Tally, receipt: Receipt, storage: PartStorage) -> None:

@@ -1,0 +1,219 @@
+"""Chunks in work, and how their outcomes become parts that count."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batchwright.core.ports import Clock, Tokenizer
+from batchwright.core.records import Chunk, Outcome, Receipt, Request
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.prepared import (
+    make_requests,
+    read_slices,
+    token_id_arrays,
+    with_row_ids,
+)
+from batchwright.rundir.storage import Storage
+from batchwright.rundir.timings import Timings
+from batchwright.write.parts import build_part, encode_part, summarise
+
+# A chunk of which nothing has come for so long, and for this share of its age, waits for a few
+# slow rows: the others are committed without them, but not more often than this.
+STALL_S = 2.0
+STALL_SHARE = 0.1
+SAVE_EVERY_S = 30.0
+
+
+@dataclass(slots=True)
+class ActiveChunk:
+    """A claimed chunk: the rows that still have to go in, and the outcomes that came out.
+
+    Attributes:
+        rows: those that had no receipt when it was claimed.
+        outcomes: that have come and are in nobody's part yet.
+        unfinished: rows without an outcome.
+        sequence: number of its next receipt.
+        fed: whether every row has gone into the engine.
+        closed: whether its last receipt is there, whoever wrote it.
+    """
+
+    chunk: Chunk
+    prepared: pa.Table
+    rows: npt.NDArray[np.int64]
+    requests: Iterator[Request]
+    started_at: float
+    unfinished: int
+    sequence: int
+    outcomes: list[Outcome] = field(default_factory=list)
+    fed: bool = False
+    closed: bool = False
+    last_outcome_at: float = float("inf")
+    saved_at: float = float("-inf")
+
+    def take_in(self, outcome: Outcome, now: float) -> None:
+        """Keep an outcome until it is committed."""
+        self.outcomes.append(outcome)
+        self.unfinished -= 1
+        self.last_outcome_at = now
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether finished rows wait for a few slow ones."""
+        if not (self.fed and self.outcomes) or now - self.saved_at < SAVE_EVERY_S:
+            return False
+        return now - self.last_outcome_at > max(STALL_S, STALL_SHARE * (now - self.started_at))
+
+    def hand_over(self, now: float) -> list[Outcome]:
+        """The outcomes for a commit; later ones go into the next."""
+        outcomes, self.outcomes = self.outcomes, []
+        self.saved_at = now
+        return outcomes
+
+
+class Committer:
+    """Loads chunks, and writes parts and receipts; its commits are made by one thread."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        worker: str,
+        clock: Clock,
+        tokenizer: Tokenizer,
+        timings: Timings | None,
+    ) -> None:
+        self._storage = storage
+        self._worker = worker
+        self._clock = clock
+        self._tokenizer = tokenizer
+        self._timings = timings
+
+    def load(self, chunk: Chunk) -> ActiveChunk:
+        """The rows of a chunk that have no receipt yet, ready to be fed."""
+        prepared, rows = read_slices(self._storage, chunk.slices)
+        sequence = 0
+        closed = False
+        while (receipt := self._receipt(chunk, sequence)) is not None:
+            left = ~np.isin(rows, self._rows_of(receipt))
+            prepared, rows = prepared.filter(pa.array(left)), rows[left]
+            sequence += 1
+            closed = receipt.last
+        return ActiveChunk(
+            chunk=chunk,
+            prepared=prepared,
+            rows=rows,
+            requests=make_requests(prepared, rows),
+            started_at=self._clock.monotonic(),
+            unfinished=len(rows),
+            sequence=sequence,
+            closed=closed,
+        )
+
+    def commit(self, active: ActiveChunk, outcomes: Sequence[Outcome], *, last: bool) -> bool:
+        """Write a part, then the receipt that makes it count.
+
+        Another worker may have taken the chunk for abandoned and be committing it too. Whoever
+        comes second to a receipt leaves out the rows that it covers, and tries the next one.
+
+        Returns:
+            False if another worker has closed the chunk.
+        """
+        if last and self._timings is not None:
+            self._timings.write(active.chunk, active.rows.tolist())
+        while not active.closed:
+            if self._write(active, outcomes, last=last):
+                active.sequence += 1
+                active.closed = last
+                return True
+            other = self._receipt(active.chunk, active.sequence)
+            active.sequence += 1
+            assert other is not None, "it was there a moment ago, and receipts stay"
+            active.closed = other.last
+            if other.last:
+                return False
+            covered = set(self._rows_of(other).tolist())
+            outcomes = [outcome for outcome in outcomes if outcome.row not in covered]
+            if not outcomes and not last:
+                return True
+        return False
+
+    def _write(self, active: ActiveChunk, outcomes: Sequence[Outcome], *, last: bool) -> bool:
+        """Write one part and its receipt; nothing is left if that receipt is there already."""
+        table = self._part(active, outcomes)
+        data = encode_part(table)
+        name = active.chunk.name
+        file = layout.output_part(name, uuid.uuid4().hex[:8])
+        self._storage.publish(file, data)
+        receipt = Receipt(
+            generation=active.chunk.generation,
+            chunk=active.chunk.number,
+            file=file,
+            sha256=hashlib.sha256(data).hexdigest(),
+            worker=self._worker,
+            seconds=round(self._clock.monotonic() - active.started_at, 3),
+            sequence=active.sequence,
+            last=last,
+            **summarise(table),
+        )
+        path = layout.receipt(name, active.sequence)
+        if self._storage.commit(path, artifacts.dump(receipt)):
+            return True
+        self._storage.delete(file)
+        return False
+
+    def _receipt(self, chunk: Chunk, sequence: int) -> Receipt | None:
+        path = layout.receipt(chunk.name, sequence)
+        raw = self._storage.read_if_there(path)
+        return None if raw is None else artifacts.load(Receipt, raw, path)
+
+    def _rows_of(self, receipt: Receipt) -> npt.NDArray[np.int64]:
+        part = pa.BufferReader(self._storage.read(receipt.file))
+        return np.asarray(pq.read_table(part, columns=["row"]).column("row").to_numpy())
+
+    def _part(self, active: ActiveChunk, outcomes: Sequence[Outcome]) -> pa.Table:
+        """Outcomes to the rows of an output part."""
+        place = {row: index for index, row in enumerate(active.rows.tolist())}
+        places = np.array([place[outcome.row] for outcome in outcomes], dtype=np.int64)
+        prepared, rows = active.prepared.take(pa.array(places)), active.rows[places]
+        sampling = prepared.column("sampling").to_pylist()
+        answers = [
+            answer_token_ids(outcome, fields)
+            for outcome, fields in zip(outcomes, sampling, strict=True)
+        ]
+        texts = self._texts(outcomes, answers, token_id_arrays(prepared))
+        return build_part(with_row_ids(prepared, rows), rows, outcomes, texts)
+
+    def _texts(
+        self,
+        outcomes: Sequence[Outcome],
+        answers: list[list[int]],
+        prompts: list[array[int]],
+    ) -> list[str | None]:
+        texts = [outcome.text for outcome in outcomes]
+        to_decode = [
+            index
+            for index, outcome in enumerate(outcomes)
+            if outcome.text is None and outcome.error_code is None
+        ]
+        decoded = self._tokenizer.decode(
+            [answers[index] for index in to_decode], [prompts[index] for index in to_decode]
+        )
+        for index, text in zip(to_decode, decoded, strict=True):
+            texts[index] = text
+        return texts
+
+
+def answer_token_ids(outcome: Outcome, sampling: str) -> list[int]:
+    """Token ids of the answer, without the token that ended it unless the row asks for that."""
+    ids = outcome.token_ids
+    ended_by_token = bool(ids) and outcome.stop_reason == str(ids[-1])
+    if ended_by_token and '"include_stop_str_in_output":true' not in sampling:
+        return ids[:-1]
+    return ids

@@ -1,0 +1,110 @@
+"""Parts of a chunk: finished rows are committed without waiting for the slow ones, each once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batchwright.committer import ActiveChunk, Committer
+from batchwright.core.records import Outcome
+from batchwright.pipeline import verify
+from batchwright.rundir.storage import Storage
+from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> SmallRun:
+    run = small_run(tmp_path, prompts(6))
+    run.prepare()
+    run.order()
+    return run
+
+
+def committer(run: SmallRun, name: str = "w") -> Committer:
+    return Committer(run.storage, name, ManualClock(), run.tokenizer, None)
+
+
+def load(run: SmallRun, name: str = "w") -> ActiveChunk:
+    return committer(run, name).load(run.state().chunks[0])
+
+
+def answers(*rows: int) -> list[Outcome]:
+    return [Outcome(row, [97, 98, row + 97], finish_reason="stop") for row in rows]
+
+
+def counts(run: SmallRun) -> tuple[int, int, bool]:
+    found = run.state().counts()
+    return found.ok, found.chunks_done, found.complete
+
+
+def test_a_part_of_a_chunk_counts_and_the_chunk_stays_open(run: SmallRun) -> None:
+    active = load(run)
+    assert committer(run).commit(active, answers(0, 2), last=False)
+    assert counts(run) == (2, 0, False)
+    assert committer(run).commit(active, answers(1, 3, 4, 5), last=True)
+    assert counts(run) == (6, 1, True)
+    assert verify(run.storage.root).passed
+
+
+def test_only_rows_without_a_receipt_are_run_again(run: SmallRun) -> None:
+    committer(run).commit(load(run), answers(0, 2), last=False)
+    again = load(run, "other")
+    assert again.rows.tolist() == [1, 3, 4, 5]
+    assert [request.row for request in again.requests] == [1, 3, 4, 5]
+    assert committer(run, "other").commit(again, answers(1, 3, 4, 5), last=True)
+    assert verify(run.storage.root).passed
+
+
+def test_two_workers_on_one_chunk_commit_each_row_once(run: SmallRun) -> None:
+    mine, theirs = load(run), load(run, "other")
+    assert committer(run, "other").commit(theirs, answers(0, 1, 2), last=False)
+    assert committer(run).commit(mine, answers(1, 2, 3), last=False)
+    assert counts(run)[0] == 4
+    assert committer(run, "other").commit(theirs, answers(3, 4, 5), last=True)
+    assert not committer(run).commit(mine, answers(0, 4, 5), last=True)
+    assert counts(run) == (6, 1, True)
+    assert verify(run.storage.root).passed
+    assert len(run.storage.names("output")) == 3, "the loser leaves no part behind"
+
+
+def test_the_loser_of_a_whole_chunk_leaves_nothing(run: SmallRun) -> None:
+    mine, theirs = load(run), load(run, "other")
+    assert committer(run, "other").commit(theirs, answers(*range(6)), last=True)
+    assert not committer(run).commit(mine, answers(*range(6)), last=True)
+    assert not committer(run).commit(mine, answers(0), last=False)
+    assert len(run.storage.names("output")) == 1
+    assert len(run.storage.names("receipts")) == 1
+
+
+def test_a_chunk_of_which_only_the_last_receipt_lacks_is_closed(run: SmallRun) -> None:
+    committer(run).commit(load(run), answers(*range(6)), last=False)
+    again = load(run)
+    assert again.unfinished == 0
+    assert not again.closed
+    assert committer(run).commit(again, [], last=True)
+    assert counts(run) == (6, 1, True)
+    assert verify(run.storage.root).passed
+    assert load(run).closed
+
+
+def test_when_a_chunk_is_stalled(run: SmallRun) -> None:
+    active = load(run)
+    active.started_at = 100.0
+    active.take_in(answers(0)[0], 101.0)
+    assert not active.is_stalled(110.0), "rows are still going in"
+    active.fed = True
+    assert not active.is_stalled(102.5)
+    assert active.is_stalled(103.5)
+    active.hand_over(103.5)
+    active.take_in(answers(1)[0], 104.0)
+    assert not active.is_stalled(120.0), "not so soon again"
+    assert active.is_stalled(140.0)
+    active.started_at = -1000.0
+    assert not active.is_stalled(140.0), "an old chunk has patience"
+
+
+def test_storage_is_the_only_state(run: SmallRun) -> None:
+    committer(run).commit(load(run), answers(0), last=False)
+    elsewhere = SmallRun(Storage(run.storage.root), run.manifest, run.job, run.tokenizer)
+    assert load(elsewhere).rows.tolist() == [1, 2, 3, 4, 5]
