@@ -169,7 +169,7 @@ def _read(tally: _Tally, receipt: Receipt, storage: PartStorage) -> pa.Table | N
         return None
     if hashlib.sha256(data).hexdigest() != receipt.sha256:
         tally.complain(
-            f"{receipt.file}: is not the file that its receipt names (sha256 differs): delete that receipt and run again."
+            f"{receipt.file}: is not the file that its receipt names (sha256 differs): delete all receipts of that chunk and run again."
         )
     try:
         return pq.read_table(pa.BufferReader(data), columns=["row", "status"])
