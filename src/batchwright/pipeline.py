@@ -65,34 +65,6 @@ class Summary:
         }
 
 
-def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary:
-    """Run a job to its end, or go on with it where it stopped.
-
-    Args:
-        job: the resolved job.
-        run_dir: folder that holds, or will hold, all that the run leaves.
-        watch: called a few times a second with the state of the run.
-        stop: set from elsewhere (SIGTERM, Ctrl-C) to end early but cleanly.
-
-    Raises:
-        BatchwrightError: see `core.errors` for each case and its exit code.
-    """
-    started_at = time.monotonic()
-    check_engine(job)
-    if job.plan.max_hours is not None or job.plan.max_usd is not None:
-        keep_budget(job, run_dir, watch, stop)
-    wanted = survey(job)
-    storage = Storage(run_dir)
-    manifest, resumed = open_manifest(storage, wanted)
-    mend(storage)
-    storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
-    _check_writable(_results_dir(storage, job))
-    done_before = _read_state(storage).counts().settled if resumed else 0
-    drive(storage, manifest, job, watch, stop)
-    results = finish(storage, manifest, job)
-    return _conclude(storage, results, started_at, done_before)
-
-
 def validate(job: Job, stop: threading.Event, say: Callable[[Validation], None]) -> Validation:
     """Check every row without an engine and without a run directory."""
     return check_rows(survey(job), job, stop, say)
@@ -166,6 +138,34 @@ def keep_budget(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) ->
             problem,
             f"Raise the budget to go on from the pilot, or look at {folder / layout.PILOT}.",
         )
+
+
+def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary:
+    """Run a job to its end, or go on with it where it stopped.
+
+    Args:
+        job: the resolved job.
+        run_dir: folder that holds, or will hold, all that the run leaves.
+        watch: called a few times a second with the state of the run.
+        stop: set from elsewhere (SIGTERM, Ctrl-C) to end early but cleanly.
+
+    Raises:
+        BatchwrightError: see `core.errors` for each case and its exit code.
+    """
+    started_at = time.monotonic()
+    check_engine(job)
+    if job.plan.max_hours is not None or job.plan.max_usd is not None:
+        keep_budget(job, run_dir, watch, stop)
+    wanted = survey(job)
+    storage = Storage(run_dir)
+    manifest, resumed = open_manifest(storage, wanted)
+    mend(storage)
+    storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
+    _check_writable(_results_dir(storage, job))
+    done_before = _read_state(storage).counts().settled if resumed else 0
+    drive(storage, manifest, job, watch, stop)
+    results = finish(storage, manifest, job)
+    return _conclude(storage, results, started_at, done_before)
 
 
 def mend(storage: Storage) -> None:

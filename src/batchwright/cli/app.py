@@ -27,7 +27,7 @@ from batchwright.cli.arguments import (
     System,
     WithParent,
 )
-from batchwright.cli.ending import ending, leave, stopping
+from batchwright.cli.ending import end_process, ending, leave, stopping
 from batchwright.cli.options import about_the_data, job_and_dir
 from batchwright.tokens.lean import leave_torch_out
 
@@ -304,4 +304,7 @@ def version(
 def main() -> None:
     """Entry point of the `batchwright` command."""
     leave_torch_out()
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        end_process(ended.code)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -18,6 +21,22 @@ def leave(many_failed: bool) -> None:  # noqa: FBT001
     """Exit code 4 when more rows are without an answer than the job allows."""
     if many_failed:
         raise typer.Exit(EXIT_MANY_FAILED)
+
+
+def end_process(code: str | int | None) -> NoReturn:
+    """End this process with an exit code that nothing can change any more.
+
+    The interpreter's own end was seen to abort now and then (`terminate called without an active
+    exception`, from a thread of a C++ library), which turns a finished command's 0 into 134. All
+    work is done and all files are closed by now.
+    """
+    if isinstance(code, str):
+        render.say(code)
+        code = 1
+    with contextlib.suppress(OSError):  # whoever read the output may be gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code or 0)
 
 
 @contextmanager

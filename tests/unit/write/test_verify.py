@@ -83,7 +83,7 @@ def test_rows_beyond_the_input_and_two_receipts_of_a_chunk(folder: Folder) -> No
     found = _verify(folder, [receipt], 1)
     assert found.problems == ["part-0-0.parquet: are not rows of the input: rows 5."]
     found = _verify(folder, [receipt, receipt], 6)
-    assert "Chunk 0-0 has 2 receipts." in found.problems
+    assert "Chunk 0-0 has 2 last receipts." in found.problems
     assert found.duplicates == 2
 
 
