@@ -22,7 +22,7 @@ from batchwright.prepare import Preparer
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat, reported_error
-from batchwright.rundir.ledger import Ledger, new_worker_name, read_heartbeat
+from batchwright.rundir.ledger import Ledger, read_heartbeat
 from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.state import RunState
@@ -253,6 +253,3 @@ def stop_with_parent(stop: threading.Event) -> None:
         stop.set()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
-__all__ = ["attend", "infer", "job_tokenizer", "new_worker_name", "prepare", "stop_with_parent"]

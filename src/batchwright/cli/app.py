@@ -269,11 +269,12 @@ def worker(
 ) -> None:
     """One worker of a run: what each pod or Slurm task runs."""
     from batchwright import roles
+    from batchwright.rundir.ledger import new_worker_name
 
     with ending(as_json=False), stopping() as stop:
         if with_parent:
             roles.stop_with_parent(stop)
-        roles.attend(run_dir, role, name or roles.new_worker_name(role), stop)
+        roles.attend(run_dir, role, name or new_worker_name(role), stop)
 
 
 @app.command()
