@@ -67,6 +67,7 @@ class Sequencer:
         source = manifest.job["input"]
         self._chunk_rows: int | None = run["chunk_rows"]
         self._pilot_rows = manifest.pilot_rows
+        self._pilot_pool = manifest.pilot_pool
         self._limit: int | None = source["limit"]
         self._seen = SeenIds()
         self._unique_ids = bool(manifest.id_column) and source["duplicate_ids"] == "reject"
@@ -121,12 +122,16 @@ class Sequencer:
         receipts: list[PreparedReceipt] = []
         split, part = self._at.split, self._at.part
         rows = self._at.rows
-        # A pilot is chosen from all rows, so its order begins when all of them are prepared.
-        most = None if self._begins_with_pilot else PARTS_PER_BATCH
-        while split < len(self._splits) and len(receipts) != most and rows != self._limit:
+        pilot = self._begins_with_pilot
+        while split < len(self._splits) and rows != self._limit:
+            # The pilot's rows are chosen from many, so the order begins when those are prepared.
+            if pilot and 0 < self._pilot_pool <= rows:
+                break
+            if not pilot and len(receipts) == PARTS_PER_BATCH:
+                break
             receipt = prepared_receipt(self._storage, split, part)
             if receipt is None:
-                return [] if most is None else receipts
+                return [] if pilot else receipts
             receipts.append(receipt)
             rows = min(rows + receipt.rows, self._limit or rows + receipt.rows)
             split, part = (split + 1, 0) if receipt.last else (split, part + 1)

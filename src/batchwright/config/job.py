@@ -150,8 +150,15 @@ class Run(Section):
     """Engines that run at the same time."""
     prepare_processes: Annotated[int, Field(ge=1, le=256)] = 1
     """Processes that read, check and tokenise."""
-    pilot_rows: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    """Rows of a pilot, chosen over all prompt lengths."""
+    pilot_rows: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
+    """Rows of a pilot, chosen over all prompt lengths. A run of at least four times as many begins
+    with them and then tells its hours; 0 for none."""
+    order: Literal["auto", "file", "prefix", "length"] = "auto"
+    """In which order rows run: as in the input, grouped by shared prefix, or by prompt length.
+    `auto`: grouped where that saves time by the plan's arithmetic. The results are in input order
+    either way."""
+    repeat_once: bool = False
+    """Compute rows with the same prompt and the same greedy sampling once, and copy the answer."""
     chunk_rows: Annotated[int | None, Field(ge=1, le=1_000_000)] = None
     """Rows per chunk. Unset: from 256 at the start to 8,192 in large jobs."""
     max_failed: Annotated[float, Field(ge=0, le=1)] = 0.01

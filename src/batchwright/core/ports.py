@@ -44,13 +44,25 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineGauges:
-    """A reading of the engine. `steps` grows while it is alive: a hang is when it does not."""
+    """A reading of the engine. `steps` grows while it is alive: a hang is when it does not.
+
+    Attributes:
+        running: rows that get a token in each step.
+        waiting: rows in the engine that have no place yet.
+        kv_use: share of the KV cache in use, 0 to 1.
+        preemptions: rows thrown out of a full cache since the start.
+        steps: made since the start.
+        prompt_tokens: computed since the start; those that the prefix cache saved do not count.
+        output_tokens: made since the start, also those of rows that are not finished.
+    """
 
     running: int = 0
     waiting: int = 0
     kv_use: float = 0.0
     preemptions: int = 0
     steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
 
 
 class Engine(Protocol):

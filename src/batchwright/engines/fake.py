@@ -139,6 +139,8 @@ class FakeEngine:
         self._spread = 1
         self._steps = 0
         self._finished = 0
+        self._prompt_tokens = 0
+        self._output_tokens = 0
         self._preemptions = 0
         self._resident_tokens = 0
 
@@ -187,6 +189,8 @@ class FakeEngine:
             kv_use=min(1.0, self._resident_tokens / kv_tokens) if kv_tokens else 0.0,
             preemptions=self._preemptions,
             steps=self._steps,
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=self._output_tokens,
         )
 
     def stop(self) -> None:
@@ -226,7 +230,8 @@ class FakeEngine:
             time.sleep(0.001)  # only hanging rows are left: a real engine would not spin either
         outcomes = [self._answer(request) for request in ready[: options.rows_per_step or None]]
         for outcome in outcomes:
-            del self._queue[outcome.row]
+            self._prompt_tokens += len(self._queue.pop(outcome.row).token_ids)
+            self._output_tokens += len(outcome.token_ids)
         self._finished += len(outcomes)
         self._die_once()
         return outcomes

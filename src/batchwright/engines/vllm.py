@@ -42,6 +42,8 @@ class Readings:
         self.waiting = 0
         self.kv_use = 0.0
         self.preemptions = 0
+        self.prompt_tokens = 0
+        self.output_tokens = 0
 
     def __call__(self, *_: Any) -> Readings:
         """VLLM calls the logger's class to make one; this instance is its own factory."""
@@ -55,6 +57,8 @@ class Readings:
             self.kv_use = scheduler_stats.kv_cache_usage
         if iteration_stats is not None:
             self.preemptions += iteration_stats.num_preempted_reqs
+            self.prompt_tokens += iteration_stats.prompt_token_stats.computed
+            self.output_tokens += iteration_stats.num_generation_tokens
 
     def log_engine_initialized(self) -> None:
         """Nothing to log."""
@@ -131,7 +135,13 @@ class VllmEngine:
         """The readings of the last step."""
         readings = self._readings
         return EngineGauges(
-            readings.running, readings.waiting, readings.kv_use, readings.preemptions, self._steps
+            running=readings.running,
+            waiting=readings.waiting,
+            kv_use=readings.kv_use,
+            preemptions=readings.preemptions,
+            steps=self._steps,
+            prompt_tokens=readings.prompt_tokens,
+            output_tokens=readings.output_tokens,
         )
 
     def stop(self) -> None:

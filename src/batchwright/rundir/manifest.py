@@ -29,6 +29,7 @@ class Manifest:
         chat: whether column and template prompts are sent as chat messages.
         max_model_len: prompt and output tokens of one row at most.
         pilot_rows: rows that the order begins with, chosen by prompt length; 0 for none.
+        pilot_pool: they are chosen from the first so many rows; 0 for all of them.
         fingerprint: section to key to value; a resume must find the same.
     """
 
@@ -43,6 +44,7 @@ class Manifest:
     max_model_len: int
     fingerprint: dict[str, Any]
     pilot_rows: int = 0
+    pilot_pool: int = 0
 
     def arrow_input_type(self) -> pa.DataType:
         """Type of the `input` column."""
@@ -51,7 +53,9 @@ class Manifest:
 
 
 # What prepared parts were made by: another version might cut or read the same input otherwise.
-_FIRST_MADE = ("files", "splits", "format", "input_type", "id_column", "chat", "pilot_rows")
+_FIRST_MADE = (
+    "files", "splits", "format", "input_type", "id_column", "chat", "pilot_rows", "pilot_pool",
+)  # fmt: skip
 
 
 def encode_input_type(data_type: pa.DataType) -> str:
