@@ -5,7 +5,7 @@ PYTHON ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check clean
+.PHONY: help setup demo test bench check clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 14
@@ -18,6 +18,10 @@ demo: setup ## A real small model answers 60 real rows with vLLM on this machine
 
 test: setup ## Run the tests
 	@.venv/bin/python -m pytest $(ARGS)
+
+bench: setup ## batchwright beside vLLM's LLM.generate on this machine's CPU (about 8 minutes on two idle cores)
+	@.venv/bin/python -m benchmarks.throughput --tiny 25m --workloads W1-short,W3-1.2 \
+	  --systems batchwright,llm-tuned --repeats 3 --dir runs/bench --budget-s 600 $(ARGS)
 
 check: setup ## Format, lint, types, import rules and tests: what a change must pass
 	@bash scripts/check.sh $(ARGS)

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchwright.core.records import Chunk, OrderBatch, Slice
-from batchwright.plan.chunks import cut_chunks, valid_slices
+from batchwright.core.records import Chunk, OrderBatch
+from batchwright.plan.chunks import cut_chunks, slices_of_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -35,14 +35,7 @@ def order_failed_rows(
         return 0
     rows = np.asarray(sorted(failed), dtype=np.int64)
     parts = [part for batch in state.batches for part in batch.parts]
-    starts = np.asarray([part.first_row for part in parts])
-    owner = np.searchsorted(starts, rows, side="right") - 1
-    slices: list[Slice] = []
-    for index in np.unique(owner):
-        part = parts[index]
-        valid = np.zeros(part.rows, dtype=bool)
-        valid[rows[owner == index] - part.first_row] = True
-        slices += valid_slices(part.file, part.first_row, valid)
+    slices = slices_of_rows(parts, rows)
     generation = state.generations
     chunks, _ = cut_chunks(slices, 0, chunk_rows, last=True, generation=generation)
     batch = OrderBatch(

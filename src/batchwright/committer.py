@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import uuid
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchwright.core.ports import Clock, Tokenizer
 from batchwright.core.records import Chunk, Outcome, Receipt, Request
+from batchwright.core.vectors import EmbeddingSettings
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import (
     make_requests,
@@ -39,6 +42,8 @@ class ActiveChunk:
 
     Attributes:
         rows: those that had no receipt when it was claimed.
+        requests: of these rows, without those that take the answer of another.
+        copies: for a row that is computed, the rows with the very same request.
         outcomes: that have come and are in nobody's part yet.
         unfinished: rows without an outcome.
         sequence: number of its next receipt.
@@ -53,17 +58,27 @@ class ActiveChunk:
     started_at: float
     unfinished: int
     sequence: int
+    copies: dict[int, list[int]] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     fed: bool = False
     closed: bool = False
     last_outcome_at: float = float("inf")
     saved_at: float = float("-inf")
 
-    def take_in(self, outcome: Outcome, now: float) -> None:
-        """Keep an outcome until it is committed."""
-        self.outcomes.append(outcome)
-        self.unfinished -= 1
+    def take_in(self, outcome: Outcome, prompt_tokens: int, now: float) -> list[Outcome]:
+        """Keep an outcome until it is committed; returns it and those of the row's copies.
+
+        A copy's whole prompt counts as cached. Failures are copied too: the same request would be
+        refused, kill the engine or take too long once more. `retry` runs them all again.
+        """
+        cached = prompt_tokens if outcome.error_code is None else 0
+        found = [outcome]
+        for row in self.copies.get(outcome.row, ()):
+            found.append(outcome._replace(row=row, cached_tokens=cached))
+        self.outcomes += found
+        self.unfinished -= len(found)
         self.last_outcome_at = now
+        return found
 
     def is_stalled(self, now: float) -> bool:
         """Whether finished rows wait for a few slow ones."""
@@ -88,12 +103,17 @@ class Committer:
         clock: Clock,
         tokenizer: Tokenizer,
         timings: Timings | None,
+        embedding: EmbeddingSettings | None = None,
+        *,
+        repeat_once: bool = False,
     ) -> None:
         self._storage = storage
         self._worker = worker
         self._clock = clock
         self._tokenizer = tokenizer
         self._timings = timings
+        self._embedding = embedding
+        self._repeat_once = repeat_once
 
     def load(self, chunk: Chunk) -> ActiveChunk:
         """The rows of a chunk that have no receipt yet, ready to be fed."""
@@ -105,14 +125,19 @@ class Committer:
             prepared, rows = prepared.filter(pa.array(left)), rows[left]
             sequence += 1
             closed = receipt.last
+        requests = make_requests(prepared, rows)
+        copies: dict[int, list[int]] = {}
+        if self._repeat_once:
+            requests, copies = set_copies_apart(requests)
         return ActiveChunk(
             chunk=chunk,
             prepared=prepared,
             rows=rows,
-            requests=make_requests(prepared, rows),
+            requests=requests,
             started_at=self._clock.monotonic(),
             unfinished=len(rows),
             sequence=sequence,
+            copies=copies,
             closed=closed,
         )
 
@@ -158,6 +183,7 @@ class Committer:
             sha256=hashlib.sha256(data).hexdigest(),
             worker=self._worker,
             seconds=round(self._clock.monotonic() - active.started_at, 3),
+            finished_at=round(self._clock.now(), 3),
             sequence=active.sequence,
             last=last,
             **summarise(table),
@@ -182,13 +208,16 @@ class Committer:
         place = {row: index for index, row in enumerate(active.rows.tolist())}
         places = np.array([place[outcome.row] for outcome in outcomes], dtype=np.int64)
         prepared, rows = active.prepared.take(pa.array(places)), active.rows[places]
+        own = with_row_ids(prepared, rows)
+        if self._embedding is not None:
+            return build_part(own, rows, outcomes, [None] * len(outcomes), self._embedding)
         sampling = prepared.column("sampling").to_pylist()
         answers = [
             answer_token_ids(outcome, fields)
             for outcome, fields in zip(outcomes, sampling, strict=True)
         ]
         texts = self._texts(outcomes, answers, token_id_arrays(prepared))
-        return build_part(with_row_ids(prepared, rows), rows, outcomes, texts)
+        return build_part(own, rows, outcomes, texts)
 
     def _texts(
         self,
@@ -210,9 +239,38 @@ class Committer:
         return texts
 
 
+def set_copies_apart(
+    requests: Iterable[Request],
+) -> tuple[Iterator[Request], dict[int, list[int]]]:
+    """Requests without those that repeat an earlier one, and the rows of these by the row they repeat.
+
+    Only where the answer follows from the request alone: greedy sampling, and one answer per row.
+    """
+    firsts: list[Request] = []
+    copies: dict[int, list[int]] = {}
+    known: dict[tuple[bytes, int, str], int] = {}
+    for request in requests:
+        first = request.row
+        if is_greedy(request.sampling):
+            ids = array("i", request.token_ids).tobytes()
+            first = known.setdefault((ids, request.max_tokens, request.sampling), request.row)
+        if first == request.row:
+            firsts.append(request)
+        else:
+            copies.setdefault(first, []).append(request.row)
+    return iter(firsts), copies
+
+
+@lru_cache(maxsize=4096)
+def is_greedy(sampling: str) -> bool:
+    """Whether the likeliest token is taken each time, once."""
+    fields = orjson.loads(sampling or "{}")
+    return fields.get("temperature") == 0 and (fields.get("n") or 1) == 1
+
+
 def answer_token_ids(outcome: Outcome, sampling: str) -> list[int]:
     """Token ids of the answer, without the token that ended it unless the row asks for that."""
-    ids = outcome.token_ids
+    ids = list(outcome.token_ids)
     ended_by_token = bool(ids) and outcome.stop_reason == str(ids[-1])
     if ended_by_token and '"include_stop_str_in_output":true' not in sampling:
         return ids[:-1]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from batchwright.config.job import Job
 from batchwright.core import errors
-from batchwright.core.errors import BatchwrightError, EngineError, TooManyFailures
+from batchwright.core.errors import BatchwrightError, EngineError
 from batchwright.core.records import Chunk
+from batchwright.executors.growth import Growth
 from batchwright.executors.local import (
     MAX_RESTARTS,
     Ended,
@@ -23,6 +22,7 @@ from batchwright.executors.local import (
     share_gpus,
     visible_gpus,
 )
+from batchwright.roles import engines_per_gpu, gpus_per_replica, num_replicas
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
@@ -31,14 +31,12 @@ from batchwright.rundir.ledger import new_worker_name, read_heartbeat
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
+from batchwright.verdict import judge_rows
 
 LOOK_EVERY_S = 0.25
 
 # The rate is taken over this long, so that it follows the run but does not jump.
 RATE_WINDOW_S = 30.0
-
-# Below this many rows, a share of failures says nothing about the job.
-ROWS_TO_JUDGE = 100
 
 # Finished workers need a moment to leave; nobody waits for them longer than this.
 LEAVE_S = 10.0
@@ -57,6 +55,7 @@ class Progress:
         tokens_per_s: output tokens over the same time.
         eta_s: seconds to the end at this rate; None if it cannot be said.
         phase: what is going on, in a few words.
+        notes: what is new to say, a line each.
     """
 
     run_dir: Path
@@ -67,6 +66,14 @@ class Progress:
     tokens_per_s: float
     eta_s: float | None
     phase: str
+    notes: tuple[str, ...] = ()
+
+
+Judge = Callable[[RunState, Progress], Sequence[str]]
+
+
+def _nothing_to_say(_state: RunState, _progress: Progress) -> Sequence[str]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +91,14 @@ class Goal:
     chunks: Callable[[RunState], list[Chunk]]
 
 
-def _pilot_is_done(state: RunState) -> bool:
+def pilot_is_done(state: RunState) -> bool:
+    """Whether every row of the pilot has its fate, or every row of the run."""
     done = bool(state.pilot) and all(chunk.name in state.done for chunk in state.pilot)
     return done or state.counts().complete
 
 
 EVERY_ROW = Goal("infer", lambda state: state.counts().complete, lambda state: state.chunks)
-THE_PILOT = Goal("pilot", _pilot_is_done, lambda state: state.pilot)
+THE_PILOT = Goal("pilot", pilot_is_done, lambda state: state.pilot)
 
 
 def drive(
@@ -100,8 +108,18 @@ def drive(
     watch: Callable[[Progress], None],
     stop: threading.Event,
     goal: Goal = EVERY_ROW,
+    judge: Judge = _nothing_to_say,
 ) -> None:
     """Start workers, watch, and return when the goal is reached: every row has its fate.
+
+    Args:
+        storage: of the run.
+        manifest: of the run.
+        job: the resolved job.
+        watch: told how far the run is.
+        stop: set it to end early.
+        goal: what to drive the run to.
+        judge: looks at the run too, and has something to say, or ends it with an error.
 
     Raises:
         Stopped: `stop` was set.
@@ -112,12 +130,14 @@ def drive(
     driver.start()
     try:
         while not driver.look():
-            watch(driver.progress())
+            progress = driver.progress()
+            watch(replace(progress, notes=tuple(judge(driver.state, progress))))
             if stop.wait(LOOK_EVERY_S):
                 raise errors.Stopped(
                     "before the end", "Run the same command again: it goes on where it stopped."
                 )
-        watch(driver.progress())
+        progress = driver.progress()
+        watch(replace(progress, notes=tuple(judge(driver.state, progress))))
         driver.leave()
     finally:
         driver.close()
@@ -135,42 +155,72 @@ class _Driver:
         self._storage = storage
         self._manifest = manifest
         self._job = job
-        self._state = RunState(storage)
+        self.state = RunState(storage)
         self._clock = SystemClock()
         self._events = Events(storage, new_worker_name("driver"), self._clock)
         log_dir = storage.local_path(layout.LOGS) or Path("logs")
         self._executor = LocalExecutor(storage.root, log_dir)
         self._names: list[str] = []
+        self._cards: list[str | None] = [None]
+        self._layers: list[list[str]] = []
+        self._dropped: set[str] = set()
+        self._growth = Growth(1)
         self._deaths = 0
         self._done_at_death = -1
         self._rate = _Rate()
 
     def start(self) -> None:
         self._look_at_files()
-        counts = self._state.counts()
-        if self._goal.reached(self._state):
+        counts = self.state.counts()
+        if self._goal.reached(self.state):
             return
         self._events.write("run_started", chunks_done=counts.chunks_done)
         if not counts.ordered:
             for _ in range(self._job.run.prepare_processes):
                 self._start("prepare")
-        options = self._job.engine.options
-        per_replica = int(options.get("tensor_parallel_size", 1)) * int(
-            options.get("pipeline_parallel_size", 1)
-        )
-        for gpus in share_gpus(visible_gpus(), self._job.run.replicas, per_replica):
-            self._start(self._goal.role, gpus)
+        replicas = num_replicas(self._manifest, self._job)
+        each = gpus_per_replica(self._manifest, self._job)
+        self._cards = share_gpus(visible_gpus(), replicas, each)
+        engines = engines_per_gpu(self._manifest, self._job)
+        # Asked for, they all start now; proposed by the plan, each has to prove itself.
+        proved = engines if self._job.run.engines_per_gpu else 1
+        self._growth = Growth(1 if self._goal is THE_PILOT else engines - proved + 1)
+        for _ in range(proved):
+            self._add_engines()
+
+    def _add_engines(self) -> None:
+        """One more engine on every card."""
+        self._layers.append([self._start(self._goal.role, gpus) for gpus in self._cards])
+
+    def _drop_engines(self) -> None:
+        """Take the newest engine of every card away; what it has not finished, others run."""
+        names = self._layers.pop()
+        self._dropped.update(names)
+        for name in names:
+            self._executor.stop(name)
+
+    def _grow(self, infer: list[dict[str, Any]], eta_s: float | None) -> None:
+        up = sum(worker.get("phase") == "running" for worker in infer if not worker.get("ended"))
+        work = sum(worker.get("work", 0) for worker in infer)
+        step = self._growth.look(self._clock.monotonic(), up // len(self._cards), work, eta_s)
+        if step is None:
+            return
+        self._events.write(f"engines_{step}", engines_per_gpu=len(self._layers))
+        if step == "add":
+            self._add_engines()
+        else:
+            self._drop_engines()
 
     def look(self) -> bool:
         """Read what is new; True when every row has its fate."""
         self._look_at_files()
         for ended in self._executor.poll():
             self._judge_end(ended)
-        self._judge_rows(self._state.counts())
-        return self._goal.reached(self._state)
+        self._judge_rows(self.state.counts())
+        return self._goal.reached(self.state)
 
     def progress(self) -> Progress:
-        counts = self._state.counts()
+        counts = self.state.counts()
         workers = [read_heartbeat(self._storage, name) for name in self._names]
         infer = [worker for worker in workers if worker.get("role") == "infer"]
         uncommitted = sum(max(0, worker.get("uncommitted", 0)) for worker in infer)
@@ -179,6 +229,8 @@ class _Driver:
         tokens = sum(worker.get("completion_tokens", 0) for worker in infer)
         rows_per_s, tokens_per_s = self._rate.add(self._clock.monotonic(), done, tokens)
         left = max(0, expected - done)
+        eta_s = left / rows_per_s if rows_per_s else None
+        self._grow(infer, eta_s)
         return Progress(
             run_dir=self._storage.root,
             counts=counts,
@@ -186,13 +238,13 @@ class _Driver:
             rows_done=done,
             rows_per_s=rows_per_s,
             tokens_per_s=tokens_per_s,
-            eta_s=left / rows_per_s if rows_per_s else None,
+            eta_s=eta_s,
             phase=_phase(infer, counts),
         )
 
     def leave(self) -> None:
         """Let finished workers go by themselves; those that have more to do are stopped later."""
-        if not self._state.counts().complete:
+        if not self.state.counts().complete:
             return
         deadline = time.monotonic() + LEAVE_S
         while self._executor.running and time.monotonic() < deadline:
@@ -204,18 +256,19 @@ class _Driver:
     def close(self) -> None:
         self._executor.cancel(self._job.run.grace_s + LEAVE_S)
 
-    def _start(self, role: str, gpus: str | None = None) -> None:
+    def _start(self, role: str, gpus: str | None = None) -> str:
         name = new_worker_name(role)
         self._names.append(name)
         self._executor.start(role, name, gpus)
+        return name
 
     def _look_at_files(self) -> None:
-        self._state.refresh_order()
-        self._state.refresh_receipts()
+        self.state.refresh_order()
+        self.state.refresh_receipts()
 
     def _judge_end(self, ended: Ended) -> None:
         """Pass on a worker's error; start a worker again that died without a word."""
-        if ended.exit_code == 0:
+        if ended.exit_code == 0 or ended.name in self._dropped:
             return
         error = reported_error(read_heartbeat(self._storage, ended.name))
         if error is not None:
@@ -227,7 +280,7 @@ class _Driver:
                 f"a worker failed: {_last_line(log)}",
                 f"This is a fault in batchwright; please report it with {log}.",
             )
-        done = self._state.counts().chunks_done
+        done = self.state.counts().chunks_done
         if done > self._done_at_death:
             self._deaths = 0
         self._done_at_death = done
@@ -245,37 +298,16 @@ class _Driver:
         return self._storage.local_path(name) or Path(name)
 
     def _judge_rows(self, counts: Counts) -> None:
-        limit = self._job.run.stop_at_failed
         # A retry begins with failed rows only: its first pass has been judged.
-        if counts.complete or self._state.generations > 1:
-            return
-        verdict = what_is_wrong(counts, limit)
-        if verdict is not None:
-            raise TooManyFailures(
-                f"{verdict}: something is wrong with the whole job",
-                self._commonest_reasons(counts)
-                + f"See {self._storage.root / layout.REJECTED}; run.stop_at_failed is {limit}.",
-            )
-
-    def _commonest_reasons(self, counts: Counts) -> str:
-        """The commonest codes with an example each, a line per code."""
-        reasons = {code: (number, "") for code, number in counts.failures.items()}
-        names = self._storage.names(layout.REJECTED)[:1]
-        for name in names:
-            for line in self._storage.read(f"{layout.REJECTED}/{name}").splitlines():
-                row = orjson.loads(line)
-                number, example = reasons.get(row["code"], (0, ""))
-                example = example or f": {row['file']}:{row['line']}: {row['message']}"
-                reasons[row["code"]] = (number + 1, example)
-        ranked = sorted(reasons.items(), key=lambda item: -item[1][0])[:3]
-        return "".join(f"{number:,} x {code}{example}\n  " for code, (number, example) in ranked)
+        if not (counts.complete or self.state.generations > 1):
+            judge_rows(counts, self._job.run.stop_at_failed, self._storage)
 
     def _rows_expected(self, counts: Counts) -> int:
         if self._goal is THE_PILOT:
-            return sum(chunk.num_rows for chunk in self._state.pilot) + counts.rejected
+            return sum(chunk.num_rows for chunk in self.state.pilot) + counts.rejected
         if counts.ordered:
             return counts.rows
-        ordered = {part.split for batch in self._state.batches for part in batch.parts}
+        ordered = {part.split for batch in self.state.batches for part in batch.parts}
         if not ordered:
             return 0
         estimate = counts.rows * len(self._manifest.splits) // len(ordered)
@@ -298,20 +330,6 @@ class _Rate:
         if seconds <= 0:
             return 0.0, 0.0
         return max(0, rows - first_rows) / seconds, max(0, tokens - first_tokens) / seconds
-
-
-def what_is_wrong(counts: Counts, limit: float) -> str | None:
-    """Too many rows without an answer, in words; None if there are not.
-
-    Rejected rows are held against the rows that were read, failed ones against those that came
-    out of the engine: reading is far ahead of the engine, so a common sum would say nothing.
-    """
-    if counts.rows >= ROWS_TO_JUDGE and counts.rejected > limit * counts.rows:
-        return f"{counts.rejected:,} of the first {counts.rows:,} rows are rejected"
-    finished = counts.ok + counts.failed
-    if finished >= ROWS_TO_JUDGE and counts.failed > limit * finished:
-        return f"{counts.failed:,} of the first {finished:,} rows failed"
-    return None
 
 
 def _last_line(log: Path) -> str:

@@ -1,77 +1,83 @@
-"""Put prepared parts in order: number the rows, reject repeated ids, cut chunks.
+"""Put prepared parts in order: cut their rows into chunks, in file order or grouped by what they share.
 
-The order is a function of the prepared parts alone, taken one after the other, so any worker may
-go on where another stopped: each stretch is one file, created once.
+Each stretch of the order is one file, created once, and all that is decided is written before it
+is acted on: any worker may go on where another stopped. While it is open whether the rest will be
+grouped, no more is cut than the engines need for the moment.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import numpy as np
-import orjson
-import pyarrow as pa
 
-from batchwright.core.records import (
-    Chunk,
-    Duplicate,
-    OrderBatch,
-    OrderedPart,
-    PreparedReceipt,
-    Slice,
-    Split,
+from batchwright.arrange import Arrangement, block_size, remove_leftovers
+from batchwright.core.errors import StorageError
+from batchwright.core.records import Chunk, OrderBatch, OrderDecision, PreparedReceipt, Slice
+from batchwright.numbering import (
+    PILOT_SEED,
+    Numbered,
+    Numbering,
+    Position,
+    choose_pilot,
+    write_rejected,
 )
-from batchwright.pilot.sample import choose_rows
-from batchwright.plan.chunks import cut_chunks, divide, valid_slices
-from batchwright.plan.seen import SeenIds
+from batchwright.plan.chunks import (
+    Ahead,
+    count_rows,
+    cut_chunks,
+    slices_of_rows,
+    take_planned,
+)
+from batchwright.plan.gate import UNKNOWN_CACHE
+from batchwright.plan.guard import judge
+from batchwright.plan.pace import AFTER_S, WHILE_PREPARING_S, rows_meanwhile
 from batchwright.rundir import artifacts, layout
+from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.events import Events
 from batchwright.rundir.manifest import Manifest
-from batchwright.rundir.prepared import (
-    ordered_receipt,
-    prepared_receipt,
-    prompt_lengths,
-    read_columns,
-)
-from batchwright.rundir.rejected import rejected_tables
-from batchwright.rundir.state import RunState
+from batchwright.rundir.prepared import row_numbers
+from batchwright.rundir.state import last_rows
 from batchwright.rundir.storage import Storage
+from batchwright.watching import Watcher
+
+__all__ = ["PILOT_SEED", "Sequencer"]
 
 PARTS_PER_BATCH = 16
 
-PILOT_SEED = 0
-PILOT_CHUNK_ROWS = 250
+# A job of fewer pilots than this has none: it would be over before the estimate is worth anything.
+PILOTS_IN_JOB = 4
 
+_NOTHING = Numbered((), ())
 
-@dataclass(slots=True)
-class _Position:
-    """Where the order stands."""
-
-    split: int = 0
-    part: int = 0
-    rows: int = 0
-    chunks: int = 0
-    sequence: int = 0
-    file_lines: int = 0
-    waiting: list[Slice] = field(default_factory=list)
-    last: bool = False
+DISK_HINT = "Grouped rows are written a second time: is there room on the disk?"
 
 
 class Sequencer:
-    """Writes the order of a run, stretch by stretch, as prepared parts become ready."""
+    """Writes the order of a run, stretch by stretch, as prepared parts become ready.
+
+    Args:
+        storage: of the run.
+        manifest: of the run.
+    """
 
     def __init__(self, storage: Storage, manifest: Manifest) -> None:
         self._storage = storage
-        self._splits = manifest.splits
+        self._manifest = manifest
         run = manifest.job["run"]
-        source = manifest.job["input"]
         self._chunk_rows: int | None = run["chunk_rows"]
-        self._pilot_rows = manifest.pilot_rows
-        self._pilot_pool = manifest.pilot_pool
-        self._limit: int | None = source["limit"]
-        self._seen = SeenIds()
-        self._unique_ids = bool(manifest.id_column) and source["duplicate_ids"] == "reject"
-        self._at = _Position()
+        self._replicas = int(run["replicas"] or manifest.planned.get("replicas", 1))
+        self._asked: str = run["order"]
+        if manifest.job["task"] != "generate" and self._asked in ("auto", "prefix"):
+            self._asked = "file"  # nothing is cached between rows
+        self._numbering = Numbering(storage, manifest)
+        self._watcher = Watcher(storage, self._replicas)
+        self._events = Events(storage, "order", SystemClock())
+        self._arrangement: Arrangement | None = None
+        self._steps: Iterator[None] | None = None
+        self._decision: OrderDecision | None = None
+        self._at = Position()
         self._restore()
 
     @property
@@ -80,186 +86,265 @@ class Sequencer:
         return self._at.last
 
     def advance(self) -> bool:
-        """Write the next stretch, if parts are ready for it; False if there was nothing to do."""
-        receipts = self._ready_parts()
-        done = self._at.split >= len(self._splits)
-        if self._at.last or not (receipts or done):
+        """Do the next piece of work, as a rule a stretch; False if there was nothing to do."""
+        at = self._at
+        if at.last:
             return False
-        batch, position = self._make_batch(receipts)
-        path = layout.order_batch(0, batch.sequence)
-        if self._storage.commit(path, artifacts.dump(batch)):
-            self._at = position
-            self._write_rejected(batch)
-        else:  # another worker took over while this one was thought dead
-            self._seen = SeenIds()
-            self._restore()
-        return True
+        if at.grouped:
+            return self._go_on_grouped()
+        if at.sequence and self._numbering.is_complete(at):
+            return self._go_on_numbered()
+        receipts = self._numbering.ready_parts(
+            at, PARTS_PER_BATCH, for_pilot=self._begins_with_pilot
+        )
+        if receipts or self._numbering.is_complete(at):
+            return self._number(receipts)
+        return self._top_up()
 
     def _restore(self) -> None:
-        state = RunState(self._storage)
-        state.refresh_order()
-        self._at = _Position()
+        self._drop_arrangement()
+        state = self._watcher.read_order()
+        self._numbering.forget()
+        at = self._at = Position()
         written = set(self._storage.names(layout.REJECTED))
         for batch in state.batches:
-            if batch.generation == 0:
-                self._replay(batch)
-                # Whoever ordered it may have died before it could write this.
-                if layout.rejected_batch(batch.sequence).rpartition("/")[2] not in written:
-                    self._write_rejected(batch)
+            if batch.generation > 0:
+                continue
+            self._numbering.replay(batch, at)
+            at.chunks += len(batch.chunks)
+            at.waiting = [*last_rows(at.waiting, batch.carried), *batch.waiting]
+            at.sequence = batch.sequence + 1
+            at.grouped = batch.order != "file"
+            at.last = batch.last
+            # Whoever ordered it may have died before it could write this.
+            if layout.rejected_batch(batch.sequence).rpartition("/")[2] not in written:
+                write_rejected(self._storage, batch)
+        raw = self._storage.read_if_there(layout.ORDER_DECISION)
+        if raw is not None:
+            self._decision = artifacts.load(OrderDecision, raw, layout.ORDER_DECISION)
 
-    def _replay(self, batch: OrderBatch) -> None:
-        at = self._at
-        for part in batch.parts:
-            self._repeats(part.file, part.first_row, part.rows)
-            _step_over(at, ordered_receipt(self._storage, part), self._splits)
-        at.rows = batch.rows
-        at.chunks += len(batch.chunks)
-        at.waiting = list(batch.waiting)
-        at.sequence = batch.sequence + 1
-        at.last = batch.last
-
-    def _ready_parts(self) -> list[PreparedReceipt]:
-        receipts: list[PreparedReceipt] = []
-        split, part = self._at.split, self._at.part
-        rows = self._at.rows
-        pilot = self._begins_with_pilot
-        while split < len(self._splits) and rows != self._limit:
-            # The pilot's rows are chosen from many, so the order begins when those are prepared.
-            if pilot and 0 < self._pilot_pool <= rows:
-                break
-            if not pilot and len(receipts) == PARTS_PER_BATCH:
-                break
-            receipt = prepared_receipt(self._storage, split, part)
-            if receipt is None:
-                return [] if pilot else receipts
-            receipts.append(receipt)
-            rows = min(rows + receipt.rows, self._limit or rows + receipt.rows)
-            split, part = (split + 1, 0) if receipt.last else (split, part + 1)
-        return receipts
+    def _drop_arrangement(self) -> None:
+        if self._arrangement is not None:
+            self._arrangement.close()
+        self._arrangement = self._steps = None
 
     @property
     def _begins_with_pilot(self) -> bool:
-        return self._pilot_rows > 0 and self._at.sequence == 0
+        return self._manifest.pilot_rows > 0 and self._at.sequence == 0
 
-    def _make_batch(self, receipts: list[PreparedReceipt]) -> tuple[OrderBatch, _Position]:
-        at = self._at
-        after = _Position(
-            at.split, at.part, at.rows, at.chunks, at.sequence + 1, at.file_lines, list(at.waiting)
-        )
-        parts: list[OrderedPart] = []
-        duplicates: list[Duplicate] = []
-        for receipt in receipts:
-            rows = receipt.rows
-            if self._limit is not None:
-                rows = min(rows, self._limit - after.rows)
-            ordered, slices, repeated = self._order_part(receipt, after, rows)
-            parts.append(ordered)
-            duplicates += repeated
-            after.waiting += slices
-            after.rows += rows
-            _step_over(after, receipt, self._splits)
-            if after.rows == self._limit:
-                break
-        after.last = after.split >= len(self._splits) or after.rows == self._limit
+    def _number(self, receipts: list[PreparedReceipt]) -> bool:
+        """Number the rows of some parts; cut all of them, or what is needed now."""
+        after = self._at.next()
+        numbered = self._numbering.number(receipts, after)
+        complete = self._numbering.is_complete(after)
         pilot: list[Chunk] = []
-        if self._begins_with_pilot:
-            pilot, after.waiting = self._choose_pilot(after.waiting)
+        if self._begins_with_pilot and not self._is_small(after, complete=complete):
+            pilot, after.waiting = choose_pilot(
+                self._storage, after.waiting, self._manifest.pilot_rows
+            )
+        ahead: Ahead | None = None
+        if self._asked != "file":
+            chunks, rows = self._watcher.missing(WHILE_PREPARING_S)
+            ahead = Ahead(chunks - len(pilot), rows)
+        cut = self._cut(after, ahead, first=self._at.chunks + len(pilot), complete=complete)
+        after.last = complete and not after.waiting
+        return self._write(after, [*pilot, *cut], numbered, pilot_chunks=len(pilot))
+
+    def _is_small(self, after: Position, *, complete: bool) -> bool:
+        """Whether a pilot would be a large part of the job; one that was asked for is made."""
+        few = after.rows < PILOTS_IN_JOB * self._manifest.pilot_rows
+        return self._manifest.pilot_pool > 0 and complete and few
+
+    def _cut(
+        self, after: Position, ahead: Ahead | None, *, first: int, complete: bool
+    ) -> list[Chunk]:
         chunks, after.waiting = cut_chunks(
-            after.waiting, at.chunks + len(pilot), self._chunk_rows, last=after.last
+            after.waiting,
+            first,
+            self._chunk_rows,
+            last=complete,
+            replicas=self._replicas,
+            ahead=ahead,
         )
-        chunks = pilot + chunks
-        after.chunks += len(chunks)
+        return chunks
+
+    def _top_up(self, at_least_rows: int = 0) -> bool:
+        """In file order, cut what the engines need for the moment."""
+        if self._asked == "file" or not self._at.waiting:
+            return False
+        complete = self._numbering.is_complete(self._at)
+        chunks, rows = self._watcher.missing(
+            AFTER_S if complete else WHILE_PREPARING_S, at_least_rows
+        )
+        if not (chunks or rows):
+            return False
+        after = self._at.next()
+        cut = self._cut(after, Ahead(chunks, rows), first=after.chunks, complete=complete)
+        after.last = complete and not after.waiting
+        return self._write(after, cut) if cut else False
+
+    def _go_on_numbered(self) -> bool:
+        """All rows are numbered: look at those that wait, decide, group them or do not."""
+        order = self._asked if self._decision is None else self._decision.order
+        if "file" in (order, self._asked):
+            return self._cut_all()
+        if self._arrangement is None:
+            if order == "auto" and not self._watcher.may_decide():
+                rows = count_rows(self._at.waiting)
+                return self._settle(OrderDecision(order, "file", UNKNOWN_CACHE, rows, 0, 0))
+            by = "length" if order == "length" else "prefix"
+            self._arrangement = Arrangement(
+                self._storage, self._at.waiting, by, block_size(self._manifest)
+            )
+            self._steps = self._arrangement.look()
+        if self._steps is not None:
+            return self._step(self._arrangement)
+        if self._decision is None:
+            return self._decide(self._arrangement)
+        rows = count_rows(self._at.waiting)
+        ahead = rows_meanwhile(
+            rows, self._arrangement.prompt_tokens, self._replicas, self._watcher.rows_per_s
+        )
+        if self._watcher.somebody_runs() and self._top_up(ahead):
+            return True
+        self._steps = self._arrangement.group(
+            self._at.waiting, self._at.chunks, self._chunk_rows, self._replicas
+        )
+        return True
+
+    def _step(self, arrangement: Arrangement) -> bool:
+        assert self._steps is not None
+        try:
+            ended = next(self._steps, self) is self
+        except (OSError, StorageError) as error:
+            if self._storage.read_if_there(layout.order_batch(0, self._at.sequence)) is None:
+                raise StorageError(f"rows cannot be put in order: {error}", DISK_HINT) from error
+            self._restore()  # another took over, settled the order, and removed our files
+            return True
+        if not ended:
+            # What is being grouped must not be taken away any more.
+            if self._decision is None and self._watcher.is_time_to_look():
+                self._top_up()
+            return True
+        self._steps = None
+        if arrangement.slices:
+            return self._begin_grouped(arrangement.slices)
+        return True
+
+    def _decide(self, arrangement: Arrangement) -> bool:
+        """Write down which order the rest gets, once that can be said."""
+        if self._asked == "auto" and self._watcher.knows_soon():
+            return self._top_up()
+        return self._settle(arrangement.decide(self._asked, self._watcher.known()))
+
+    def _settle(self, decision: OrderDecision) -> bool:
+        if self._storage.commit(layout.ORDER_DECISION, artifacts.dump(decision)):
+            self._events.write("order_decided", **asdict(decision))
+            self._decision = decision
+        else:  # another worker took over while this one was thought dead
+            self._restore()
+        return True
+
+    def _cut_all(self) -> bool:
+        """File order for all that waits."""
+        after = self._at.next()
+        chunks = self._cut(after, None, first=after.chunks, complete=True)
+        after.last = True
+        return self._write(after, chunks)
+
+    def _begin_grouped(self, slices: list[Slice]) -> bool:
+        assert self._decision is not None
+        after = self._at.next()
+        after.grouped = True
+        after.waiting = slices
+        return self._write(after, [], order=self._decision.order, carried=0)
+
+    def _go_on_grouped(self) -> bool:
+        """Grouped rows come in stretches until the guard has seen that they are not slower."""
+        assert self._decision is not None
+        ahead: Ahead | None = None
+        if self._watcher.somebody_runs():
+            verdict = judge(self._watcher.rates())
+            if verdict == "back":
+                return self._go_back()
+            if verdict == "wait":
+                ahead = self._watcher.missing(AFTER_S)
+                if not any(ahead):
+                    return False
+            else:
+                self._events.write("order_kept", order=self._decision.order)
+        after = self._at.next()
+        chunks, after.waiting = take_planned(after.waiting, after.chunks, ahead)
+        after.last = not after.waiting
+        return self._write(after, chunks, order=self._decision.order)
+
+    def _go_back(self) -> bool:
+        """Grouping does not pay: what is left runs in file order, for good."""
+        rates = self._watcher.rates()
+        rows = np.sort(row_numbers(self._storage, self._at.waiting))
+        after = self._at.next()
+        after.waiting = slices_of_rows(self._watcher.ordered_parts(), rows)
+        chunks = self._cut(after, None, first=after.chunks, complete=True)
+        after.last = True
+        self._events.write(
+            "order_given_up",
+            rows=len(rows),
+            file_rates=[round(rate, 1) for rate in rates.in_file_order],
+            grouped_rates=[round(rate, 1) for rate in rates.grouped],
+        )
+        return self._write(after, chunks, carried=0)
+
+    def _write(
+        self,
+        after: Position,
+        chunks: Sequence[Chunk],
+        numbered: Numbered = _NOTHING,
+        *,
+        order: str = "file",
+        carried: int | None = None,
+        pilot_chunks: int = 0,
+    ) -> bool:
+        """Write the next stretch; whoever comes second takes up what the other wrote.
+
+        Args:
+            after: where the order stands behind it.
+            chunks: that it cuts.
+            numbered: the parts that it numbers.
+            order: of the rows in its chunks.
+            carried: how many of the rows that waited before still do; None: those in no chunk.
+            pilot_chunks: how many of the chunks are the pilot.
+        """
+        left = count_rows(after.waiting)
+        if carried is None:
+            cut = sum(chunk.num_rows for chunk in chunks)
+            carried = min(left, max(0, count_rows(self._at.waiting) - cut))
         batch = OrderBatch(
             generation=0,
-            sequence=at.sequence,
-            parts=tuple(parts),
+            sequence=self._at.sequence,
+            parts=numbered.parts,
             chunks=tuple(chunks),
-            waiting=tuple(after.waiting),
-            duplicates=tuple(duplicates),
+            waiting=tuple(last_rows(after.waiting, left - carried)),
+            duplicates=numbered.duplicates,
             rows=after.rows,
             last=after.last,
-            pilot_chunks=len(pilot),
+            pilot_chunks=pilot_chunks,
+            carried=carried,
+            order=order,
         )
-        return batch, after
+        if not self._storage.commit(
+            layout.order_batch(0, batch.sequence), artifacts.dump(batch)
+        ):  # another worker took over while this one was thought dead
+            self._restore()
+            return True
+        after.chunks += len(chunks)
+        self._at = after
+        write_rejected(self._storage, batch)
+        self._watcher.read_order()
+        if after.last or (after.grouped and carried == 0):
+            self._tidy_up()
+        return True
 
-    def _choose_pilot(self, waiting: list[Slice]) -> tuple[list[Chunk], list[Slice]]:
-        """Rows of every prompt length, as the first chunks; and the rows that are left."""
-        lengths = prompt_lengths(self._storage, waiting)
-        chosen = np.zeros(len(lengths), dtype=bool)
-        chosen[choose_rows(lengths, self._pilot_rows, PILOT_SEED).rows] = True
-        picked, others = divide(waiting, chosen)
-        chunks, _ = cut_chunks(picked, 0, PILOT_CHUNK_ROWS, last=True)
-        return chunks, others
-
-    def _order_part(
-        self, receipt: PreparedReceipt, after: _Position, rows: int
-    ) -> tuple[OrderedPart, list[Slice], list[Duplicate]]:
-        valid = np.ones(rows, dtype=bool)
-        if receipt.rejected:
-            codes = read_columns(self._storage, receipt.file, ["error_code"]).column(0)
-            valid &= codes.is_null().to_numpy()[:rows]
-        rejected = rows - int(valid.sum())
-        duplicates = self._repeats(receipt.file, after.rows, rows)
-        for duplicate in duplicates:
-            valid[duplicate.index] = False
-        ordered = OrderedPart(
-            file=receipt.file,
-            split=receipt.split,
-            part=receipt.part,
-            path=self._splits[receipt.split].path,
-            first_row=after.rows,
-            first_line=after.file_lines,
-            rows=rows,
-            rejected=rejected,
-        )
-        return ordered, valid_slices(receipt.file, after.rows, valid), duplicates
-
-    def _repeats(self, file: str, first_row: int, rows: int) -> list[Duplicate]:
-        """Rows whose id was seen before. Rejected rows neither count nor are counted."""
-        if not self._unique_ids:
-            return []
-        table = read_columns(self._storage, file, ["id", "error_code"]).slice(0, rows)
-        usable = np.flatnonzero(table.column("error_code").is_null().to_numpy())
-        ids = table.column("id").take(pa.array(usable)).to_pylist()
-        return [
-            Duplicate(file, int(usable[index]), int(usable[index]) + first_row, of_row)
-            for index, of_row in self._seen.add(ids, usable + first_row)
-        ]
-
-    def _write_rejected(self, batch: OrderBatch) -> None:
-        if batch.rejected == 0:
-            return
-        lines = []
-        for table, part in rejected_tables(self._storage, [batch]):
-            for record in table.to_pylist():
-                line = {
-                    "row": record["row"],
-                    "id": record["id"],
-                    "code": record["error_code"],
-                    "message": record["error"],
-                    "file": part.path,
-                    "line": record["line"],
-                    "input": _for_people(record["input"]),
-                }
-                lines.append(orjson.dumps(line, default=str))
-        self._storage.put(layout.rejected_batch(batch.sequence), b"\n".join(lines) + b"\n")
-
-
-def _for_people(value: Any) -> Any:
-    """JSON input as it was, shortened: the file is for looking at, not for feeding back."""
-    if isinstance(value, str) and len(value) > 2000:
-        return value[:2000] + "…"
-    return value
-
-
-def _step_over(at: _Position, receipt: PreparedReceipt, splits: tuple[Split, ...]) -> None:
-    """Move the position behind a prepared part."""
-    if not receipt.last:
-        at.split, at.part = receipt.split, receipt.part + 1
-        return
-    at.split, at.part = receipt.split + 1, 0
-    same_file = at.split < len(splits) and splits[at.split].path == splits[receipt.split].path
-    if not same_file:
-        at.file_lines = 0
-    elif splits[receipt.split].format != "parquet":  # whose rows are numbered within the file
-        at.file_lines += receipt.num_lines
+    def _tidy_up(self) -> None:
+        """The order of the waiting rows is settled: what does not count can go."""
+        self._drop_arrangement()
+        remove_leftovers(self._storage, self._watcher.read_order().batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,20 @@ import pyarrow.parquet as pq
 
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
-from batchwright.core.pilot import PilotMeasure, PilotReport, WorkSlice
+from batchwright.core.pilot import Interval, PilotMeasure, PilotReport, WorkSlice
 from batchwright.core.records import Chunk, Slice
 from batchwright.core.workload import LengthHistogram
 from batchwright.order import PILOT_SEED
 from batchwright.pilot.estimate import estimate
 from batchwright.pilot.sample import choose_rows
 from batchwright.pilot.slices import slices_of_rows
+from batchwright.roles import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
-from batchwright.rundir.prepared import prompt_lengths
+from batchwright.rundir.prepared import ordered_receipt, prompt_lengths
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
+from batchwright.rundir.telemetry import gpu_of
 
 _COLUMNS = ["row", "status", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens"]
 
@@ -36,41 +38,89 @@ class _Answered:
     table: pa.Table
     workers: npt.NDArray[np.str_]
     ended: npt.NDArray[np.float64]  # [rows, 2]: seconds and engine steps since the engine was up
-    readings: dict[str, npt.NDArray[np.float64]]  # of each worker, [readings, 2], the same two
+    readings: dict[str, npt.NDArray[np.float64]]  # of each worker, [readings, 5]: see Reading
     start_up_s: float
     kv_use: float
     preemptions: int
+    gpu_use: float | None
+    gpu_memory_bytes: int | None
 
     def column(self, name: str) -> npt.NDArray[np.int64]:
         return np.asarray(self.table.column(name).to_numpy())
 
 
 def pilot_report(
-    storage: Storage, manifest: Manifest, job: Job, state: RunState, max_num_seqs: int
+    storage: Storage,
+    manifest: Manifest,
+    job: Job,
+    state: RunState,
+    *,
+    rows_total: int,
+    alone: bool,
 ) -> PilotReport:
     """What the finished pilot of a run says of the whole job.
+
+    Args:
+        storage: of the run.
+        manifest: of the run.
+        job: the resolved job.
+        state: of the run, the pilot's chunks done.
+        rows_total: rows that will run, an estimate while not all are prepared.
+        alone: whether the pilot's rows had the engines to themselves; otherwise the run went on
+            beside them, and the estimate is of the whole run from its start.
 
     Raises:
         JobError: no row of the pilot has an answer.
     """
-    rows, lengths = rows_that_run(storage, state)
+    rows, lengths = rows_of_pool(storage, state)
     answered = _read_answers(storage, state)
+    max_num_seqs = engine_settings(manifest, job, job_tokenizer(job)).max_num_seqs
     measure = _measure(answered, state, rows, job, max_num_seqs)
     if not measure.rows or not measure.slices:
         raise JobError(
             "no row of the pilot has an answer",
             f"Look at {storage.root / layout.LOGS} and at the failures: batchwright status RUN.",
         )
-    return estimate(
+    replicas = num_replicas(manifest, job)
+    in_pilot = sum(chunk.num_rows for chunk in state.pilot)
+    report = estimate(
         measure,
-        LengthHistogram.of(lengths.tolist()),
-        rows_total=len(lengths),
-        rows_left=len(lengths) - sum(chunk.num_rows for chunk in state.pilot),
+        mean_prompt(storage, state),
+        rows_total=rows_total,
+        rows_left=rows_total - in_pilot if alone else rows_total,
         sample=choose_rows(lengths, manifest.pilot_rows, PILOT_SEED),
-        replicas=job.run.replicas,
-        gpus=job.run.replicas * _gpus_per_replica(job),
+        replicas=replicas,
+        gpus=replicas * gpus_per_replica(manifest, job),
         usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
     )
+    report = replace(report, outputs=output_histogram(measure))
+    return report if alone else _from_the_start(report, measure)
+
+
+def _from_the_start(report: PilotReport, measure: PilotMeasure) -> PilotReport:
+    """The report of a pilot that other rows ran beside: what is left is the time, not the rows."""
+    spent = (measure.start_up_s + measure.seconds) / 3600
+    low, mid, high = (
+        max(0.0, x - spent) for x in (report.hours.low, report.hours.estimate, report.hours.high)
+    )
+    left = round(report.rows_total * mid / max(1e-9, report.hours.estimate))
+    return replace(report, rows_left=left, hours_left=Interval(low, mid, high))
+
+
+def output_histogram(measure: PilotMeasure) -> LengthHistogram:
+    """Output tokens of the pilot's answers: what a plan after the pilot counts with."""
+    return LengthHistogram.of(measure.outputs)
+
+
+def mean_prompt(storage: Storage, state: RunState) -> float:
+    """Prompt tokens of a row, over all rows that are prepared and will run."""
+    rows = tokens = 0
+    for batch in state.batches:
+        for part in batch.parts if batch.generation == 0 else ():
+            receipt = ordered_receipt(storage, part)
+            rows += receipt.rows - receipt.rejected
+            tokens += receipt.prompt_tokens
+    return tokens / max(1, rows)
 
 
 def over_budget(report: PilotReport, max_hours: float | None, max_usd: float | None) -> str | None:
@@ -98,12 +148,13 @@ def over_budget(report: PilotReport, max_hours: float | None, max_usd: float | N
     return None
 
 
-def rows_that_run(
+def rows_of_pool(
     storage: Storage, state: RunState
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Numbers and prompt tokens of all rows that are in a chunk, in input order."""
-    first = [batch for batch in state.batches if batch.generation == 0]
-    slices: list[Slice] = [one for batch in first for chunk in batch.chunks for one in chunk.slices]
+    """Numbers and prompt tokens of the rows that the pilot was chosen from, in input order."""
+    first = state.batches[0]
+    chunks: list[Slice] = [one for chunk in first.chunks for one in chunk.slices]
+    slices = [*chunks, *first.waiting]
     lengths = prompt_lengths(storage, slices)
     numbers = [np.arange(one.start, one.stop) + one.first_row for one in slices]
     rows = np.concatenate([np.empty(0, np.int64), *numbers])
@@ -123,11 +174,14 @@ def _read_answers(storage: Storage, state: RunState) -> _Answered:
         tables.append(table)
         workers += [worker] * table.num_rows
         ended += [timings["ended"][str(row)] for row in table.column("row").to_pylist()]
-        found = np.asarray(timings["readings"], dtype=np.float64).reshape(-1, 2)
+        found = np.asarray(timings["readings"], dtype=np.float64).reshape(-1, 5)
         if len(found) > len(readings.get(worker, ())):  # a later chunk's hold the earlier ones
             readings[worker] = found
         start_up_s = max(start_up_s, timings["start_up_s"])
     gauges = [_gauges(storage, worker) for worker in readings]
+    gpu_use, gpu_memory_bytes = gpu_of(
+        line for worker in readings for line in _telemetry(storage, worker)
+    )
     return _Answered(
         table=pa.concat_tables(tables),
         workers=np.array(workers),
@@ -136,17 +190,23 @@ def _read_answers(storage: Storage, state: RunState) -> _Answered:
         start_up_s=start_up_s,
         kv_use=max((kv_use for kv_use, _ in gauges), default=0.0),
         preemptions=sum(preemptions for _, preemptions in gauges),
+        gpu_use=gpu_use,
+        gpu_memory_bytes=gpu_memory_bytes,
     )
 
 
 def _gauges(storage: Storage, worker: str) -> tuple[float, int]:
     """The peak use of a worker's KV cache, and its preemptions."""
-    raw = storage.read_if_there(layout.telemetry(worker)) or b""
-    lines = [orjson.loads(line) for line in raw.splitlines()]
+    lines = _telemetry(storage, worker)
     return (
         max((float(line["kv_use"]) for line in lines), default=0.0),
         max((int(line["preemptions"]) for line in lines), default=0),
     )
+
+
+def _telemetry(storage: Storage, worker: str) -> list[dict[str, Any]]:
+    raw = storage.read_if_there(layout.telemetry(worker)) or b""
+    return [orjson.loads(line) for line in raw.splitlines()]
 
 
 def _read_chunk(storage: Storage, state: RunState, chunk: Chunk) -> tuple[pa.Table, dict[str, Any]]:
@@ -193,27 +253,24 @@ def _measure(
         cached_tokens=int(cached.sum()),
         kv_use=answered.kv_use,
         preemptions=answered.preemptions,
+        gpu_use=answered.gpu_use,
+        gpu_memory_bytes=answered.gpu_memory_bytes,
     )
 
 
 def _slices(answered: _Answered, max_num_seqs: int) -> tuple[WorkSlice, ...]:
     """The work over time of each replica."""
     found: list[WorkSlice] = []
-    for worker, readings in answered.readings.items():
+    for worker, whole in answered.readings.items():
         mine = answered.workers == worker
+        readings = whole[whole[:, 0] <= answered.ended[mine, 0].max(initial=0.0)]
         found += slices_of_rows(
-            readings,
+            readings[:, :2],
             answered.ended[mine, 1],
             answered.column("prompt_tokens")[mine],
             answered.column("completion_tokens")[mine],
             places=max_num_seqs,
             cached=answered.column("cached_tokens")[mine],
+            counted=readings[:, 2:],
         )
     return tuple(found)
-
-
-def _gpus_per_replica(job: Job) -> int:
-    options = job.engine.options
-    return int(options.get("tensor_parallel_size", 1)) * int(
-        options.get("pipeline_parallel_size", 1)
-    )

@@ -22,10 +22,11 @@ from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
 from batchwright.core.records import OrderBatch
 from batchwright.drive import THE_PILOT, Progress, drive
-from batchwright.piloting import over_budget, pilot_report
-from batchwright.planning import plan_job
-from batchwright.profiling import profile_rows
-from batchwright.roles import engine_settings, job_tokenizer
+from batchwright.hardware import usable_cores
+from batchwright.piloting import pilot_report
+from batchwright.planning import own_cards, plan_job
+from batchwright.profiling import choose_processes, profile_rows
+from batchwright.promise import Promise, with_pilot
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
@@ -35,6 +36,7 @@ from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.rejected import RejectedRows, column_kinds
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
+from batchwright.settle import settle
 from batchwright.survey import check_engine, survey
 from batchwright.write.export import export_results
 from batchwright.write.verify import Verification, verify_parts
@@ -79,12 +81,13 @@ def profile(
     cache_tokens: int | None,
 ) -> LengthProfile:
     """Measure how long the work is: token lengths, duplicates, shared prefixes. No engine."""
+    manifest = survey(job)
     return profile_rows(
-        survey(job),
+        manifest,
         job,
         sample=sample,
         cache_tokens=cache_tokens,
-        processes=job.run.prepare_processes,
+        processes=choose_processes(job, len(manifest.splits), usable_cores()),
         say=say,
         stop=stop,
     )
@@ -109,39 +112,32 @@ def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple
         JobError: the run has begun without a pilot.
     """
     check_engine(job)
+    if job.task == "embed":
+        raise JobError("there is no pilot for task: embed yet")
+    if not job.run.pilot_rows:
+        raise JobError("run.pilot_rows is 0", "Give the pilot some rows: --rows 1000.")
     wanted = replace(survey(job), pilot_rows=job.run.pilot_rows)
-    storage = Storage(run_dir)
-    manifest, _ = open_manifest(storage, wanted)
-    if not manifest.pilot_rows:
+    storage, manifest, _ = _open(run_dir, wanted, job, stop)
+    begun = _read_state(storage)
+    if not manifest.pilot_rows or (begun.batches and not begun.pilot):
         raise JobError(
             f"the run in {storage.root} has begun without a pilot",
             "`batchwright status` shows its rate; for a pilot, give another folder (--dir).",
         )
-    mend(storage)
     drive(storage, manifest, job, watch, stop, THE_PILOT)
-    max_num_seqs = engine_settings(manifest, job, job_tokenizer(job)).max_num_seqs
-    report = pilot_report(storage, manifest, job, _read_state(storage), max_num_seqs)
+    state = _read_state(storage)
+    counts = state.counts()
+    report = pilot_report(
+        storage, manifest, job, state, rows_total=counts.rows - counts.rejected, alone=True
+    )
     storage.put(layout.PILOT, orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2))
     return report, storage.root
 
 
-def keep_budget(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> None:
-    """Pilot, and refuse a run that would cost more than the job allows.
-
-    Raises:
-        JobError: with the figures; the pilot's answers stay, and a larger budget goes on from them.
-    """
-    report, folder = pilot(job, run_dir, watch, stop)
-    problem = over_budget(report, job.plan.max_hours, job.plan.max_usd)
-    if problem is not None:
-        raise JobError(
-            problem,
-            f"Raise the budget to go on from the pilot, or look at {folder / layout.PILOT}.",
-        )
-
-
 def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary:
     """Run a job to its end, or go on with it where it stopped.
+
+    A job that is worth it begins with a pilot, and is told its hours when that is done.
 
     Args:
         job: the resolved job.
@@ -154,18 +150,31 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
     """
     started_at = time.monotonic()
     check_engine(job)
-    if job.plan.max_hours is not None or job.plan.max_usd is not None:
-        keep_budget(job, run_dir, watch, stop)
-    wanted = survey(job)
-    storage = Storage(run_dir)
-    manifest, resumed = open_manifest(storage, wanted)
-    mend(storage)
+    storage, manifest, resumed = _open(run_dir, with_pilot(survey(job)), job, stop)
     storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
     _check_writable(_results_dir(storage, job))
-    done_before = _read_state(storage).counts().settled if resumed else 0
-    drive(storage, manifest, job, watch, stop)
+    state = _read_state(storage)
+    done_before = state.counts().settled if resumed else 0
+    promise = Promise(storage, manifest, job, SystemClock())
+    if promise.has_budget and manifest.pilot_rows:
+        drive(storage, manifest, job, watch, stop, THE_PILOT)
+    promise.begin(_read_state(storage))
+    drive(storage, manifest, job, watch, stop, judge=promise.look)
     results = finish(storage, manifest, job)
     return _conclude(storage, results, started_at, done_before)
+
+
+def _open(
+    run_dir: Path, wanted: Manifest, job: Job, stop: threading.Event
+) -> tuple[Storage, Manifest, bool]:
+    """The run directory, what is in it mended, and the engine's settings for this machine."""
+    storage = Storage(run_dir)
+    settled, plan = settle(wanted, job, own_cards(job), storage, stop)
+    manifest, resumed = open_manifest(storage, settled)
+    if plan is not None:
+        storage.put(layout.PLAN, orjson.dumps(plan.as_json(), option=orjson.OPT_INDENT_2))
+    mend(storage)
+    return storage, manifest, resumed
 
 
 def mend(storage: Storage) -> None:
@@ -277,6 +286,7 @@ def _export(
         columns=job.output.columns,
         target_file_bytes=job.output.target_file_mb << 20,
         total_rows=state.counts().rows,
+        embedding=Job.model_validate(manifest.job).embedding_settings(),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,41 @@ from batchwright.config.job import Job
 from batchwright.core.errors import JobError
 from batchwright.core.plan import GpuFacts, Plan
 from batchwright.core.profile import LengthProfile
-from batchwright.core.workload import Workload
-from batchwright.hardware import local_gpus
-from batchwright.plan.gpus import GPUS, find_gpu
+from batchwright.core.workload import LengthHistogram, Workload
+from batchwright.engines.vllm_setup import is_cpu_build
+from batchwright.hardware import link_note, local_gpus, usable_cores
+from batchwright.plan.density import share_cards
+from batchwright.plan.gpus import GPUS, assumed_link_note, find_gpu
+from batchwright.plan.measured import with_sweep
 from batchwright.plan.model_facts import model_facts
 from batchwright.plan.search import make_plan
+from batchwright.remembered import Found, find_sweep, sweep_key
 from batchwright.tokens.files import read_json
+
+# Cores per card of a host that is not here, as in most clouds' machines.
+COMMON_CORES = 12
+
+# Who sets one of these has one engine to a card, and says how much of it.
+OWN_MEMORY = frozenset({"gpu_memory_utilization", "kv_cache_memory_bytes", "replicas"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The cards to plan for, and the host that they are in.
+
+    Attributes:
+        gpu: their kind.
+        count: how many there are.
+        linked: whether NVLink joins them.
+        cores: of the host.
+        note: on how they are joined, for the plan.
+    """
+
+    gpu: GpuFacts
+    count: int
+    linked: bool
+    cores: int
+    note: str | None = None
 
 
 def plan_job(job: Job, profile: LengthProfile) -> Plan:
@@ -29,65 +59,138 @@ def plan_job(job: Job, profile: LengthProfile) -> Plan:
         JobError: the model's config says too little, there is no such card, the model does not
             fit (with the sum), or an engine option cannot work.
     """
-    if not job.model.name:
-        raise JobError(
-            "no model is given", "Name one: --model NAME, or model.name in the job file."
-        )
-    gpu, count, linked = choose_gpus(job)
+    if job.task == "embed":
+        raise JobError("there is no plan for task: embed: its batches suit themselves to the rows")
+    return plan_on(choose_cards(job), job, profile)
+
+
+def plan_on(
+    cards: Cards,
+    job: Job,
+    profile: LengthProfile,
+    *,
+    max_model_len: int | None = None,
+    outputs: LengthHistogram | None = None,
+) -> Plan:
+    """Plan a job for some cards.
+
+    Args:
+        cards: to plan for.
+        job: its engine options are taken as given and checked.
+        profile: of the job's rows, or of some of them.
+        max_model_len: to plan for; from the profile unless given.
+        outputs: output tokens that a pilot measured; `max_tokens` stands in without one.
+
+    Raises:
+        JobError: see `plan_job`.
+    """
+    given = user_settings(job)
+    if max_model_len is not None:
+        given["max_model_len"] = max_model_len
+    if outputs is None and job.sampling.ignore_eos:  # then nothing else can end an answer
+        outputs = profile.caps
+    make = _maker(cards, job, profile, outputs, given)
+
+    # How much the prefix cache saves depends on its size, which the first plan tells.
+    first = make(0.0, {})
+    saved = profile.prefix.at(first.memory.capacity_tokens).hit_rate_file_order
+    found = _sweep_for(cards, job, profile, outputs)
+    wanted = dict(given)
+    if job.run.engines_per_gpu:
+        wanted["engines_per_gpu"] = job.run.engines_per_gpu
+    plan = with_sweep(
+        make(saved, {}), found.sweep, found.problems, wanted, lambda measured: make(saved, measured)
+    )
+    return replace(plan, notes=(*plan.notes, cards.note)) if cards.note else plan
+
+
+def _maker(
+    cards: Cards,
+    job: Job,
+    profile: LengthProfile,
+    outputs: LengthHistogram | None,
+    given: Mapping[str, Any],
+) -> Callable[[float, Mapping[str, Any]], Plan]:
+    """Makes a plan from the share of prompt tokens that is cached and what a sweep measured."""
     options = job.engine.options
     facts = model_facts(
-        read_json(job.model.name, "config.json", job.model.revision),
+        _config(job),
         weight_bytes=weight_bytes(job.model.name, job.model.revision),
         dtype=job.model.dtype,
         quantization=options.get("quantization"),
         kv_cache_dtype=options.get("kv_cache_dtype", "auto"),
     )
 
-    def make(cached_share: float) -> Plan:
-        return make_plan(
+    def make(cached_share: float, measured: Mapping[str, Any]) -> Plan:
+        rest = {name: value for name, value in measured.items() if name != "engines_per_gpu"}
+        plan = make_plan(
             facts,
-            gpu,
-            count,
-            workload_of(profile, cached_share),
-            user=user_settings(job),
+            cards.gpu,
+            cards.count,
+            Workload(profile.prompts, outputs, profile.max_tokens, cached_share, profile.caps),
+            user={**rest, **given},
             usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
-            linked_by_nvlink=linked,
+            linked_by_nvlink=cards.linked,
         )
+        if OWN_MEMORY & given.keys():
+            return plan
+        asked = job.run.engines_per_gpu or measured.get("engines_per_gpu")
+        return share_cards(plan, cards.cores // cards.count, asked)
 
-    # How much the prefix cache saves depends on its size, which the first plan tells.
-    first = make(0.0)
-    saved = profile.prefix.at(first.memory.capacity_tokens).hit_rate_file_order
-    return make(saved) if saved else first
-
-
-def workload_of(profile: LengthProfile, cached_share: float) -> Workload:
-    """The work that the plan is for, with what the prefix cache saves in file order."""
-    return Workload(
-        prompts=profile.prompts,
-        outputs=None,
-        max_tokens=profile.max_tokens,
-        cached_share=cached_share,
-    )
+    return make
 
 
-def choose_gpus(job: Job) -> tuple[GpuFacts, int, bool]:
-    """The cards to plan for, how many, and whether NVLink joins them."""
+def _config(job: Job) -> dict[str, Any]:
+    if not job.model.name:
+        raise JobError(
+            "no model is given", "Name one: --model NAME, or model.name in the job file."
+        )
+    return read_json(job.model.name, "config.json", job.model.revision)
+
+
+def _sweep_for(
+    cards: Cards, job: Job, profile: LengthProfile, outputs: LengthHistogram | None
+) -> Found:
+    """What an earlier sweep of the same model, card and shape of work measured."""
+    key = sweep_key(job, _config(job), cards.gpu.name, profile.prompts, profile.max_tokens)
+    return find_sweep(key, outputs.mean if outputs else None)
+
+
+def choose_cards(job: Job) -> Cards:
+    """The cards that a job names, else this machine's own. Raises JobError if there are none."""
     if job.hardware.gpu is not None:
         gpu = find_gpu(job.hardware.gpu)
-        return gpu, job.hardware.count, gpu.nvlink
-    own = local_gpus()
+        count = job.hardware.count
+        note = assumed_link_note(gpu, count)
+        return Cards(gpu, count, gpu.nvlink, COMMON_CORES * count, note)
+    own = _local_cards()
     if own is None:
         raise JobError(
             "this machine has no GPU to plan for",
             f"Name the kind of card: --gpu NAME (one of {', '.join(GPUS)}).",
         )
-    return replace(find_gpu(own.name), memory_bytes=own.memory_bytes), own.count, own.linked
+    return own
+
+
+def own_cards(job: Job) -> Cards | None:
+    """The cards on which a run of the job starts here; None if its engine does not plan for any."""
+    if job.engine.kind != "vllm" or job.task != "generate" or is_cpu_build():
+        return None
+    return _local_cards()
+
+
+def _local_cards() -> Cards | None:
+    own = local_gpus()
+    if own is None:
+        return None
+    gpu = replace(find_gpu(own.name), memory_bytes=own.memory_bytes)
+    return Cards(gpu, own.count, own.linked, usable_cores(), link_note(own))
 
 
 def user_settings(job: Job) -> dict[str, Any]:
     """What the user has set and the plan must keep."""
     settings = dict(job.engine.options)
-    if "replicas" in job.run.model_fields_set and job.run.replicas > 1:
+    if job.run.replicas is not None:
         settings["replicas"] = job.run.replicas
     return settings
 

@@ -21,7 +21,7 @@ from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.storage import Storage
-from batchwright.tokens.fit import Fitter
+from batchwright.tokens.fit import Fitter, InputFitter
 from batchwright.validate.envelope import unwrap
 from batchwright.validate.ids import row_id, text_id
 from batchwright.validate.prompts import PromptBuilder
@@ -67,7 +67,10 @@ class RowPreparer:
         self._envelopes = manifest.format == "openai-batch"
         self._id_column = manifest.id_column
         self._model = job.model.name
-        self._fitter = Fitter(tokenizer, manifest.max_model_len, job.plan.over_length)
+        limits = (manifest.max_model_len, job.plan.over_length)
+        self._fitter = Fitter(tokenizer, *limits)
+        self._inputs = InputFitter(tokenizer, *limits) if job.task == "embed" else None
+        self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
         self._find_special = special_token_finder(tokenizer.special_tokens)
@@ -101,7 +104,7 @@ class RowPreparer:
         else:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
         prompt = self._prompts.build(record)
-        draft.prompt = prompt
+        draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
         if is_blank(prompt):
             draft.warn("blank_prompt")
         if self._find_special(self._prompts.own_text(record, prompt)):
@@ -121,9 +124,7 @@ class RowPreparer:
             else:
                 self._render_chat(draft, prompt, chats)
         texts = [draft.prompt.text or "" for draft in raw if draft.prompt is not None]
-        for draft, ids in zip(
-            raw, self._tokenizer.encode(texts, add_special_tokens=True), strict=True
-        ):
+        for draft, ids in zip(raw, self._encode(texts), strict=True):
             draft.token_ids = ids
         rendered = [text for _, text in chats]
         for (draft, _), ids in zip(
@@ -133,6 +134,11 @@ class RowPreparer:
         for draft in drafts:
             if draft.prompt is not None and draft.problem is None:
                 self._fit(draft, draft.prompt)
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        if self._inputs is not None:
+            return self._inputs.encode(texts)
+        return self._tokenizer.encode(texts, add_special_tokens=True)
 
     def _render_chat(self, draft: _Draft, prompt: Prompt, chats: list[tuple[_Draft, str]]) -> None:
         try:
@@ -149,8 +155,11 @@ class RowPreparer:
         try:
             if prompt.token_ids is not None:
                 check_token_ids(ids, self._tokenizer.vocab_size)
-            shortest = shortest_answer(draft.sampling)
-            fitted = self._fitter.fit(prompt, ids, draft.max_tokens, shortest)
+            if self._inputs is not None:
+                fitted = self._inputs.fit(ids)
+            else:
+                shortest = shortest_answer(draft.sampling)
+                fitted = self._fitter.fit(prompt, ids, draft.max_tokens, shortest)
         except RowError as error:
             draft.reject(error.code, error.message)
             draft.max_tokens = 0
@@ -294,8 +303,23 @@ def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
     )
 
 
+def input_text(prompt: Prompt, ahead: str) -> Prompt:
+    """What an embedding model reads: the row's text with the job's own ahead. Raises RowError."""
+    if prompt.messages is not None:
+        raise RowError("unsupported", "an embedding is made of text, not of messages")
+    if prompt.text is not None:
+        return Prompt(ahead + prompt.text)
+    if ahead:
+        raise RowError("bad_prompt", "embedding.prompt cannot be put ahead of token ids")
+    return prompt
+
+
 def make_row_sampling(job: Job) -> RowSampling:
     """The job's sampling section, and which columns may override it. Raises JobError."""
+    if job.task == "embed":
+        # A column named like a sampling field is data. A vector follows from its input alone, as a
+        # greedy answer does: `run.repeat_once` looks for that.
+        return RowSampling({"temperature": 0.0}, frozenset())
     sampling = job.sampling
     defaults = {**PRESETS[sampling.preset], **sampling.given()}
     for name in ("preset", "row_fields"):

@@ -27,6 +27,7 @@ from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
+from batchwright.rundir.timings import Timings
 from batchwright.tokens.load import load_tokenizer
 from batchwright.wiring import engine_target
 from batchwright.worker import Worker
@@ -34,7 +35,7 @@ from batchwright.worker import Worker
 # While no split is free, other workers' claims are looked at this often.
 LOOK_AGAIN_S = 0.5
 
-DEFAULT_MAX_NUM_SEQS = {"vllm": 256, "fake": 256}
+DEFAULT_MAX_NUM_SEQS = {"vllm": 256, "torch": 4096, "fake": 256}
 
 Role = Callable[[Storage, Manifest, Job, str, threading.Event], None]
 
@@ -79,7 +80,7 @@ def infer(
 
     def make_engine() -> EngineProcess:
         return EngineProcess(
-            engine_target(job.engine.kind),
+            engine_target(job.engine.kind, job.task),
             log_path=log_path,
             start_timeout_s=job.engine.start_timeout_s,
             hang_timeout_s=job.engine.hang_timeout_s,
@@ -91,7 +92,10 @@ def infer(
         row_timeout_s=job.run.row_timeout_s,
         monotonic=clock.monotonic,
     )
-    worker = Worker(storage, job, name, clock, supervisor, tokenizer, pilot_only=pilot_only)
+    timings = Timings(storage, name, clock) if manifest.pilot_rows else None
+    worker = Worker(
+        storage, job, name, clock, supervisor, tokenizer, timings=timings, pilot_only=pilot_only
+    )
     worker.run(stop)
 
 
@@ -101,11 +105,13 @@ def pilot(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threa
 
 
 def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> EngineSettings:
-    """What the engine is started with; the job's own engine options win."""
-    options = dict(job.engine.options)
+    """What the engine is started with: the job's own options, then the plan's, then defaults."""
+    options = {**manifest.planned, **job.engine.options}
+    for ours in ("replicas", "engines_per_gpu"):
+        options.pop(ours, None)
     max_num_seqs = int(options.pop("max_num_seqs", DEFAULT_MAX_NUM_SEQS[job.engine.kind]))
     options.pop("max_model_len", None)
-    if job.engine.kind == "vllm":
+    if job.engine.kind != "fake":
         for key in _MODEL_OPTIONS:
             value = getattr(job.model, key)
             if value is not None:
@@ -118,6 +124,25 @@ def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> Engin
         eos_token_ids=tokenizer.eos_token_ids,
         vocab_size=tokenizer.vocab_size,
         options=options,
+        embedding=job.embedding_settings(),
+    )
+
+
+def num_replicas(manifest: Manifest, job: Job) -> int:
+    """Engines that run at the same time, those that share a card not counted apart."""
+    return int(job.run.replicas or manifest.planned.get("replicas", 1))
+
+
+def engines_per_gpu(manifest: Manifest, job: Job) -> int:
+    """Engines that share each card, at most."""
+    return int(job.run.engines_per_gpu or manifest.planned.get("engines_per_gpu", 1))
+
+
+def gpus_per_replica(manifest: Manifest, job: Job) -> int:
+    """Cards that one engine takes, 1 also where there are none."""
+    options = {**manifest.planned, **job.engine.options}
+    return int(options.get("tensor_parallel_size", 1)) * int(
+        options.get("pipeline_parallel_size", 1)
     )
 
 

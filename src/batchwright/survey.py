@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import batchwright
-from batchwright.config.job import Job
+from batchwright.config.job import Embedding, Job, Sampling
 from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
@@ -25,6 +25,7 @@ from batchwright.roles import job_tokenizer
 from batchwright.rundir.manifest import Manifest, encode_input_type
 from batchwright.tokens.context import context_length
 from batchwright.tokens.load import read_chat_template
+from batchwright.tokens.pooling import input_length, resolve_embedding
 
 # Rows looked at before the run: if none of them has the prompt's field, it is the job's fault.
 ROWS_LOOKED_AT = 20
@@ -40,6 +41,7 @@ def survey(job: Job) -> Manifest:
         JobError: the job file, the model folder or the prompt is wrong.
         InputError: there is no input, or it cannot be read.
     """
+    check_task(job)
     files = list_files(job.input.path)
     input_format = detect_format(files, job.input.format)
     first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT)
@@ -47,6 +49,8 @@ def survey(job: Job) -> Manifest:
     if not first_rows and not has_rows(files, input_format):
         raise InputError(f"no rows in {job.input.path}", "Every file is empty or blank.")
     tokenizer = job_tokenizer(job)
+    if job.task == "embed":
+        job = resolve_embedding(job)
 
     make_row_sampling(job)
     chat = wants_chat(job, tokenizer)
@@ -62,7 +66,7 @@ def survey(job: Job) -> Manifest:
         id_column=choose_id_column(job.input.id, input_format, first_rows),
         chat=chat,
         max_model_len=max_model_len,
-        fingerprint=_fingerprint(job, files, input_format, max_model_len),
+        fingerprint=_fingerprint(job, files, input_format),
     )
 
 
@@ -77,8 +81,37 @@ def check_engine(job: Job) -> None:
     check_model(job.model.name, job.engine.options)
 
 
+def check_task(job: Job) -> None:
+    """Refuse settings that the task has no use for: they would be dropped in silence."""
+    embeds = job.task == "embed"
+    if job.engine.kind == "torch" and not embeds:
+        raise JobError(
+            "the torch engine makes embeddings only", "Set task: embed, or use engine.kind: vllm."
+        )
+    if not embeds:
+        if job.embedding != Embedding():
+            raise JobError("the section embedding is for task: embed", "Set task, or remove it.")
+        return
+    if job.plan.max_hours is not None or job.plan.max_usd is not None:
+        raise JobError(
+            "plan.max_hours and max_usd need a pilot, and there is none for task: embed yet",
+            "Remove them; `batchwright status` shows the rate while the job runs.",
+        )
+    if job.sampling != Sampling():
+        raise JobError("task: embed samples nothing", "Remove the section sampling.")
+    source = job.prompt
+    if source.messages or source.system or source.examples or source.chat:
+        raise JobError(
+            "task: embed reads plain text: prompt.messages, system, examples and chat are for "
+            "generated answers",
+            "An instruction ahead of each input goes into embedding.prompt.",
+        )
+
+
 def wants_chat(job: Job, tokenizer: Tokenizer) -> bool:
     """Whether column and template prompts are sent as chat messages."""
+    if job.task == "embed":
+        return False
     asked = job.prompt.chat
     if (asked or job.prompt.messages) and not tokenizer.has_chat_template:
         raise JobError(
@@ -108,7 +141,10 @@ def choose_id_column(asked: str, input_format: str, first_rows: Sequence[dict[st
 
 def choose_max_model_len(job: Job) -> int:
     """Prompt and output tokens of one row at most."""
-    own = context_length(job.model.name, job.model.revision) if job.model.name else None
+    if job.task == "embed":
+        own = input_length(job)
+    else:
+        own = context_length(job.model.name, job.model.revision) if job.model.name else None
     asked = job.engine.options.get("max_model_len")
     if asked is None:
         return min(own or DEFAULT_MAX_MODEL_LEN, DEFAULT_MAX_MODEL_LEN)
@@ -153,9 +189,7 @@ def _check_prompt(
         )
 
 
-def _fingerprint(
-    job: Job, files: Sequence[SourceFile], input_format: str, max_model_len: int
-) -> dict[str, Any]:
+def _fingerprint(job: Job, files: Sequence[SourceFile], input_format: str) -> dict[str, Any]:
     """What may not change between two starts of a run."""
     template = job.model.chat_template
     return {
@@ -171,7 +205,12 @@ def _fingerprint(
         },
         "sampling": job.sampling.model_dump(mode="json", exclude_none=True),
         "task": job.task,
-        "plan": {"over_length": job.plan.over_length, "max_model_len": max_model_len},
+        "embedding": job.embedding.model_dump(mode="json") if job.task == "embed" else None,
+        "plan": {
+            "over_length": job.plan.over_length,
+            # Unless asked for it is what the first start chose, and stays so.
+            "max_model_len": job.engine.options.get("max_model_len"),
+        },
         "engine": {"kind": job.engine.kind},
     }
 

@@ -7,7 +7,14 @@ ENGINES = {
     "fake": "batchwright.engines.fake:FakeEngine",
 }
 
+# Engines that make vectors.
+EMBEDDERS = {
+    "vllm": "batchwright.engines.vllm_pooling:VllmPoolingEngine",
+    "torch": "batchwright.engines.torch_encoder:TorchEncoder",
+    "fake": "batchwright.engines.fake:FakeEngine",
+}
 
-def engine_target(kind: str) -> str:
+
+def engine_target(kind: str, task: str = "generate") -> str:
     """`module:Class` of an engine, for the process that will load it."""
-    return ENGINES[kind]
+    return (EMBEDDERS if task == "embed" else ENGINES)[kind]

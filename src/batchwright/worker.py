@@ -13,10 +13,12 @@ from batchwright.core.errors import Stopped
 from batchwright.core.ports import Clock, EngineInfo, Tokenizer
 from batchwright.core.records import Chunk, Outcome, Request
 from batchwright.engines.feeder import Supervisor
+from batchwright.hardware import gpu_sampler
 from batchwright.rundir.chunk_queue import ChunkQueue
 from batchwright.rundir.events import Events
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.prepared import rows_are_coming
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.telemetry import Tally, Telemetry
 from batchwright.rundir.timings import Timings
@@ -25,6 +27,9 @@ from batchwright.rundir.timings import Timings
 COMMITS_AT_ONCE = 2
 
 STEP_TIMEOUT_S = 0.1
+
+# Devices of engines whose work no card of this machine shows.
+WITHOUT_GPU = ("cpu", "none")
 
 
 class Worker:
@@ -38,6 +43,7 @@ class Worker:
         self, storage: Storage, job: Job, name: str, clock: Clock, supervisor: Supervisor,
         tokenizer: Tokenizer,
         *,
+        timings: Timings | None = None,
         pilot_only: bool = False,
     ) -> None:  # fmt: skip
         self._storage = storage
@@ -60,9 +66,13 @@ class Worker:
         # Read in the main thread, for the heartbeat's: the supervisor is not made for two.
         self._oldest: list[tuple[int, float]] = []
         self._restarts = 0
+        self._work = 0  # tokens that the engine has computed
         self._telemetry = Telemetry(storage, name, clock)
-        self._timings = Timings(storage, name, clock) if pilot_only else None
-        self._committer = Committer(storage, name, clock, tokenizer, self._timings)
+        self._timings = timings
+        self._committer = Committer(
+            storage, name, clock, tokenizer, self._timings, job.embedding_settings(),
+            repeat_once=job.run.repeat_once,
+        )  # fmt: skip
 
     def run(self, stop: threading.Event) -> None:
         """Work until every chunk has a receipt.
@@ -72,18 +82,18 @@ class Worker:
             EngineError, StorageError: the run cannot go on here.
         """
         with Heartbeat(self._ledger, self._state, self._job.run.lease_s):
-            first = self._wait_for_work(stop)
-            if first is None:
+            if not self._wait_for_work(stop):
                 return
             self._tally.phase = "starting the engine"
             if self._timings is not None:
                 self._timings.engine_is_starting()
             self._engine = self._supervisor.start()
+            if self._engine.device not in WITHOUT_GPU:
+                self._telemetry.watch_gpus(gpu_sampler(self._job.engine.options))
             if self._timings is not None:
                 self._timings.engine_is_up()
             self._events.write("engine_up", name=self._engine.name, version=self._engine.version)
             self._tally.phase = "running"
-            self._next = self._reader.submit(self._committer.load, first)
             try:
                 self._loop(stop)
             finally:
@@ -96,14 +106,20 @@ class Worker:
                 self._pool.shutdown(wait=True)
                 self._collect_commits(limit=0)
 
-    def _wait_for_work(self, stop: threading.Event) -> Chunk | None:
-        """The first chunk. The engine is not loaded for a run that has nothing (left) to do."""
+    def _wait_for_work(self, stop: threading.Event) -> bool:
+        """Whether to start the engine: not for a run that has nothing (left) to do.
+
+        It takes a minute to start, so the first row that will run is enough: chunks are cut
+        meanwhile.
+        """
         while not stop.is_set():
-            chunk = self._queue.take(self._clock.monotonic())
-            if chunk is not None:
-                return chunk
+            self._read_ahead()
+            if self._next is not None:
+                return True
             if self._queue.finished():
-                return None
+                return False
+            if not self._queue.ordered and rows_are_coming(self._storage):
+                return True
             stop.wait(0.05)
         raise Stopped("stopped before the engine was started")
 
@@ -124,7 +140,8 @@ class Worker:
                 raise Stopped("stopped; the rows that were not finished will be run again")
             outcomes = self._supervisor.step(STEP_TIMEOUT_S)
             if self._timings is not None:
-                self._timings.note(self._supervisor.gauges().steps, outcomes)
+                held = self._supervisor.in_flight
+                self._timings.note(self._supervisor.gauges(), held, outcomes)
             for outcome in outcomes:
                 self._take_in(outcome)
             self._note_engine()
@@ -133,7 +150,9 @@ class Worker:
 
     def _note_engine(self) -> None:
         self._oldest = self._supervisor.oldest()
-        self._telemetry.read(self._tally, self._supervisor.gauges())
+        gauges = self._supervisor.gauges()
+        self._work = gauges.prompt_tokens + gauges.output_tokens
+        self._telemetry.read(self._tally, gauges)
         if self._supervisor.restarts != self._restarts:
             self._restarts = self._supervisor.restarts
             self._events.write("engine_restarted", reason=self._supervisor.last_death)
@@ -174,6 +193,8 @@ class Worker:
             return None
         active = self._next.result()
         self._next = None
+        if self._timings is not None:
+            self._timings.begin(active.chunk)
         self._active[active.chunk.name] = active
         if not active.unfinished:  # every row has a receipt by now: at most it is to be closed
             self._save(active, last=True)
@@ -188,8 +209,8 @@ class Worker:
 
     def _take_in(self, outcome: Outcome) -> None:
         active, prompt_tokens = self._owner.pop(outcome.row)
-        active.take_in(outcome, self._clock.monotonic())
-        self._tally.add(outcome, prompt_tokens)
+        for one in active.take_in(outcome, prompt_tokens, self._clock.monotonic()):
+            self._tally.add(one, prompt_tokens)
         if not active.unfinished:
             self._save(active, last=True)
 
@@ -222,7 +243,8 @@ class Worker:
         """What the heartbeat tells the world."""
         oldest = [[row, round(age_s, 1)] for row, age_s in self._oldest]
         engine = _as_json(self._engine)
-        return {"role": "infer", **self._tally.as_json(), "oldest": oldest, "engine": engine}
+        state = {"role": "infer", **self._tally.as_json(), "work": self._work}
+        return {**state, "oldest": oldest, "engine": engine}
 
 
 def _as_json(engine: EngineInfo | None) -> dict[str, Any] | None:
@@ -230,4 +252,4 @@ def _as_json(engine: EngineInfo | None) -> dict[str, Any] | None:
     if engine is None:
         return None
     return {"name": engine.name, "version": engine.version, "device": engine.device,
-            "pid": engine.pid}  # fmt: skip
+            "pid": engine.pid, "kv_tokens": engine.kv_tokens}  # fmt: skip

@@ -146,7 +146,7 @@ def test_greedy_answers_repeat_in_another_order(engine: Engine) -> None:
 def test_seeded_answers_repeat_and_differ_by_seed(engine: Engine) -> None:
     def seeded(seed: int) -> list[int]:
         sampling = f'{{"seed":{seed},"temperature":1.0}}'
-        return answers(engine, [ask([97, 98, 99], sampling)])[0].token_ids
+        return list(answers(engine, [ask([97, 98, 99], sampling)])[0].token_ids)
 
     assert seeded(1) == seeded(1)
     assert len({tuple(seeded(seed)) for seed in range(5)}) > 1
@@ -178,6 +178,17 @@ def test_steps_are_counted(engine: Engine) -> None:
     gauges = engine.gauges()
     assert gauges.steps > before
     assert gauges.running == gauges.waiting == 0
+
+
+def test_tokens_are_counted_without_those_that_were_cached(engine: Engine) -> None:
+    before = engine.gauges()
+    requests = [ask([*prompt, *range(97, 123)]) for prompt in prompts(7)]
+    outcomes = answers(engine, requests)
+    gauges = engine.gauges()
+    made = sum(len(outcome.token_ids) for outcome in outcomes)
+    computed = 30 * 7 - sum(outcome.cached_tokens for outcome in outcomes)
+    assert gauges.output_tokens - before.output_tokens == made
+    assert gauges.prompt_tokens - before.prompt_tokens == computed
 
 
 def test_unknown_options_are_refused_before_anything_is_loaded(case: Case) -> None:

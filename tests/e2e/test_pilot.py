@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import call, result_bytes
+from tests.e2e.command import COMMAND, call, result_bytes
 
 ROWS = 3000
 
@@ -30,6 +31,12 @@ def options(rows: Path, run_dir: Path) -> list[object]:
         rows, "--engine", "fake", "--max-tokens", "16", "--dir", run_dir,
         "--set", "engine.options.seconds_per_step=0.02", "--set", "run.max_failed=1",
     ]  # fmt: skip
+
+
+def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
 
 
 def test_the_run_goes_on_from_the_pilot(rows: Path, tmp_path: Path) -> None:
@@ -74,3 +81,32 @@ def test_a_run_that_would_break_its_budget_ends_after_the_pilot(rows: Path, tmp_
     assert call("status", run_dir)["ok"] == 200
     summary = call("run", *options(rows, run_dir), "--set", "plan.max_hours=5")
     assert summary["ok"] == ROWS - 1
+
+
+def test_a_run_begins_with_a_pilot_and_tells_its_hours(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rng = random.Random(6)
+    path.write_text(
+        "".join(json.dumps({"prompt": "word " * rng.randint(1, 60)}) + "\n" for _ in range(4100))
+    )
+    run_dir = tmp_path / "run"
+    small_pilot = ["--set", "run.pilot_rows=300"]
+    ended = run_command("run", *options(path, run_dir), *small_pilot, "--json")
+    assert ended.returncode == 0, ended.stderr
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("pilot of 300 rows")]
+    assert "the whole job takes" in line
+    report = json.loads((run_dir / "pilot.json").read_text())
+    assert report["rows_total"] == 4100
+    assert call("verify", run_dir)["passed"]
+
+    none = tmp_path / "none"
+    ended = run_command("run", *options(path, none), "--set", "run.pilot_rows=0", "--json")
+    assert "pilot" not in ended.stderr
+    assert result_bytes(none) == result_bytes(run_dir)
+
+
+def test_a_small_job_has_no_pilot(rows: Path, tmp_path: Path) -> None:
+    ended = run_command("run", *options(rows, tmp_path / "run"), "--json")
+    assert ended.returncode == 0
+    assert "pilot" not in ended.stderr
+    assert not (tmp_path / "run" / "pilot.json").exists()

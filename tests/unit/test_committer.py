@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.committer import ActiveChunk, Committer
-from batchwright.core.records import Outcome
+from batchwright.committer import ActiveChunk, Committer, set_copies_apart
+from batchwright.core.records import Outcome, Request
 from batchwright.pipeline import verify
 from batchwright.rundir.storage import Storage
 from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
+
+GREEDY = '{"temperature":0.0}'
 
 
 @pytest.fixture
@@ -91,13 +93,13 @@ def test_a_chunk_of_which_only_the_last_receipt_lacks_is_closed(run: SmallRun) -
 def test_when_a_chunk_is_stalled(run: SmallRun) -> None:
     active = load(run)
     active.started_at = 100.0
-    active.take_in(answers(0)[0], 101.0)
+    active.take_in(answers(0)[0], 8, 101.0)
     assert not active.is_stalled(110.0), "rows are still going in"
     active.fed = True
     assert not active.is_stalled(102.5)
     assert active.is_stalled(103.5)
     active.hand_over(103.5)
-    active.take_in(answers(1)[0], 104.0)
+    active.take_in(answers(1)[0], 8, 104.0)
     assert not active.is_stalled(120.0), "not so soon again"
     assert active.is_stalled(140.0)
     active.started_at = -1000.0
@@ -108,3 +110,44 @@ def test_storage_is_the_only_state(run: SmallRun) -> None:
     committer(run).commit(load(run), answers(0), last=False)
     elsewhere = SmallRun(Storage(run.storage.root), run.manifest, run.job, run.tokenizer)
     assert load(elsewhere).rows.tolist() == [1, 2, 3, 4, 5]
+
+
+def asked(row: int, ids: list[int], max_tokens: int = 5, sampling: str = GREEDY) -> Request:
+    return Request(row, ids, max_tokens, sampling)
+
+
+def test_only_what_is_the_same_request_is_a_copy() -> None:
+    requests = [
+        asked(0, [1, 2]),
+        asked(1, [1, 2]),
+        asked(2, [1, 2], max_tokens=6),
+        asked(3, [1, 2], sampling='{"temperature":0.0,"min_tokens":1}'),
+        asked(4, [1, 258]),
+        asked(5, [1, 2]),
+        asked(6, [1, 258]),
+    ]
+    firsts, copies = set_copies_apart(requests)
+    assert [request.row for request in firsts] == [0, 2, 3, 4]
+    assert copies == {0: [1, 5], 4: [6]}
+
+
+@pytest.mark.parametrize(
+    "sampling", ["", "{}", '{"temperature":0.7,"seed":1}', '{"temperature":0.0,"n":2}']
+)
+def test_answers_that_may_differ_are_computed_each(sampling: str) -> None:
+    firsts, copies = set_copies_apart([asked(row, [1], sampling=sampling) for row in range(3)])
+    assert [request.row for request in firsts] == [0, 1, 2]
+    assert copies == {}
+
+
+def test_an_outcome_is_taken_in_for_the_copies_too(run: SmallRun) -> None:
+    active = load(run)
+    active.copies = {0: [2, 5]}
+    found = active.take_in(Outcome(0, [97], cached_tokens=16, attempts=2), 40, 1.0)
+    assert [(one.row, one.cached_tokens, one.attempts) for one in found] == [
+        (0, 16, 2), (2, 40, 2), (5, 40, 2),
+    ]  # fmt: skip
+    assert active.unfinished == 3
+    failed = active.take_in(Outcome(1, [], error_code="timeout", error="late"), 40, 2.0)
+    assert [(one.row, one.cached_tokens) for one in failed] == [(1, 0)]
+    assert active.hand_over(3.0) == found + failed

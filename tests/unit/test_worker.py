@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from batchwright.again import order_failed_rows
 from batchwright.committer import answer_token_ids
 from batchwright.core.errors import EngineError, Stopped, StorageError
 from batchwright.core.ports import EngineInfo, EngineSettings
-from batchwright.core.records import Outcome
+from batchwright.core.records import Outcome, Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
 from batchwright.rundir import layout
@@ -25,7 +25,7 @@ from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.prepared import make_requests, read_slices, with_row_ids
 from batchwright.worker import Worker
-from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
+from tests.unit.rundir.small_runs import ManualClock, Row, SmallRun, prompts, small_run
 from tests.unit.rundir.test_state import put_receipt, receipt_of
 
 ROWS = 10
@@ -94,6 +94,72 @@ def parts(run: SmallRun) -> dict[int, dict[str, Any]]:
     ]
     assert len({row["row"] for row in rows}) == len(rows)
     return {row["row"]: row for row in rows}
+
+
+class CountingEngine(WatchedEngine):
+    """Notes the rows that it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        self.rows += [request.row for request in requests]
+        super().submit(requests)
+
+
+def repeating_run(tmp_path: Path, **settings: Any) -> SmallRun:
+    """Twelve rows with four prompts, in chunks of eight."""
+    rows: list[Row] = [{"id": f"r{n}", "prompt": f"prompt {n % 4}"} for n in range(12)]
+    run = small_run(tmp_path, rows, run__chunk_rows=8, **settings)
+    run.prepare()
+    run.order()
+    return run
+
+
+def test_rows_that_repeat_run_once_in_their_chunk(tmp_path: Path) -> None:
+    run = repeating_run(tmp_path, run__repeat_once=True)
+    engine = CountingEngine()
+    work(run, engine)
+    assert engine.rows == [0, 1, 2, 3, 8, 9, 10, 11]
+    found = parts(run)
+    assert sorted(found) == list(range(12))
+    assert {row["text"] for row in found.values()} == {found[n]["text"] for n in range(4)}
+    assert all(found[n]["text"] == found[n % 4]["text"] for n in range(12))
+    assert [found[n]["cached_tokens"] for n in (0, 4, 8)] == [0, len("prompt 0"), 0]
+    assert read_heartbeat(run.storage, "w")["uncommitted"] == 0
+
+
+@pytest.mark.parametrize("settings", [{}, {"run__repeat_once": True, "sampling__temperature": 0.7}])
+def test_every_row_runs_unless_asked_or_where_answers_may_differ(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    run = repeating_run(tmp_path, **settings)
+    engine = CountingEngine()
+    work(run, engine)
+    assert sorted(engine.rows) == list(range(12))
+
+
+def test_a_failure_is_copied_and_a_retry_answers_all(tmp_path: Path) -> None:
+    run = repeating_run(tmp_path, run__repeat_once=True)
+    work(run, refuse_rows=[1])
+    assert [row for row, part in parts(run).items() if part["status"] == "failed"] == [1, 5]
+    order_failed_rows(run.storage, run.state(), None, [])
+    work(run, name="w2")
+    counts = run.state().counts()
+    assert (counts.ok, counts.failed, counts.complete) == (12, 0, True)
+
+
+def test_copies_of_a_row_that_was_not_finished_are_run_later(tmp_path: Path) -> None:
+    run = repeating_run(tmp_path, run__repeat_once=True)
+    stop = threading.Event()
+    engine = WatchedEngine(lambda step: stop.set())
+    with pytest.raises(Stopped, match="will be run again"):
+        worker_of(run, engine, hang_rows=[2], rows_per_step=1).run(stop)
+    assert not {2, 6} & set(parts(run))
+    work(run, name="again")
+    assert sorted(parts(run)) == list(range(12))
+    assert run.state().counts().complete
 
 
 def test_every_chunk_gets_one_part_and_one_receipt(run: SmallRun) -> None:

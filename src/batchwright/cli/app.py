@@ -41,6 +41,11 @@ app = typer.Typer(
 )
 
 
+Page = Annotated[
+    Path | None, typer.Option("--page", metavar="FILE", help="Write an HTML page to look at, too.")
+]
+
+
 @app.command()
 def run(
     source: Source,
@@ -113,11 +118,14 @@ def profile(
     cache_tokens: Annotated[
         int | None, typer.Option(help="Size of the prefix cache for the hit rates.")
     ] = None,
+    page: Page = None,
     settings: Set = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Measure the work without a GPU: token lengths, duplicates, shared prefixes."""
     from batchwright import pipeline
+    from batchwright.pages.blocks import write_page
+    from batchwright.pages.profile import profile_page
     from batchwright.profile.show import profile_lines
 
     options = {
@@ -131,6 +139,8 @@ def profile(
                 job, stop, render.count_lines(), sample=sample, cache_tokens=cache_tokens
             )
         render.show_lines(profile_lines(found), found.as_json(), as_json=as_json)
+        if page is not None:
+            write_page(page, profile_page(found, job.input.path))
 
 
 @app.command()
@@ -147,11 +157,14 @@ def plan(
         str | None, typer.Option("--gpu", help="Kind of card; this machine's own unless named.")
     ] = None,
     gpus: Annotated[int | None, typer.Option("--gpus", help="How many cards.")] = None,
+    page: Page = None,
     settings: Set = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Choose the engine's settings for these rows and cards, with the reason for each."""
     from batchwright import pipeline
+    from batchwright.pages.blocks import write_page
+    from batchwright.pages.plan import plan_page
     from batchwright.plan.explain import explain
 
     options = {
@@ -163,9 +176,11 @@ def plan(
     with ending(as_json=as_json):
         job, _ = job_and_dir(source, options, settings or [], None)
         with stopping() as stop:
-            chosen, _ = pipeline.plan(job, stop, render.count_lines(), sample=sample)
+            chosen, lengths = pipeline.plan(job, stop, render.count_lines(), sample=sample)
         lines = [*explain(chosen), "", "For the job file", *render.as_yaml(chosen)]
         render.show_lines(lines, chosen.as_json(), as_json=as_json)
+        if page is not None:
+            write_page(page, plan_page(chosen, lengths, job.input.path))
 
 
 @app.command()
@@ -181,13 +196,24 @@ def pilot(
     rows: Annotated[
         int | None, typer.Option("--rows", help="Rows of the pilot; 1,000 unless given.")
     ] = None,
+    sweep: Annotated[  # noqa: FBT002
+        bool, typer.Option("--sweep", help="Try settings around the run's own, keep the fastest.")
+    ] = False,
+    sweep_minutes: Annotated[
+        float, typer.Option("--sweep-minutes", min=0.1, help="Time for the sweep.")
+    ] = 10.0,
+    page: Page = None,
     run_dir: Dir = None,
     settings: Set = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Run a sample on the real engine: hours, GPU hours and dollars of the job, with an interval."""
     from batchwright import pipeline
+    from batchwright.cli.tables import sweep_lines
+    from batchwright.pages.blocks import write_page
+    from batchwright.pages.pilot import pilot_page
     from batchwright.pilot.show import pilot_lines
+    from batchwright.sweeping import sweep as sweep_settings
 
     options = {
         **about_the_data(model, prompt, system, column, limit),
@@ -197,11 +223,17 @@ def pilot(
     }
     with ending(as_json=as_json):
         job, folder = job_and_dir(source, options, settings or [], run_dir)
-        with stopping() as stop, render.watching(as_json=as_json) as watch:
-            report, folder = pipeline.pilot(job, folder, watch, stop)
-        lines = [*pilot_lines(report), "", f"go on  batchwright run {folder}"]
+        with stopping() as stop:
+            with render.watching(as_json=as_json) as watch:
+                report, folder = pipeline.pilot(job, folder, watch, stop)
+            found = sweep_settings(folder, sweep_minutes, render.say, stop) if sweep else None
+        table = ["", *sweep_lines(found)] if found else []
+        lines = [*pilot_lines(report), *table, "", f"go on  batchwright run {folder}"]
         value = {**report.as_json(), "run_dir": str(folder)}
+        value |= {"sweep": found.as_json()} if found else {}
         render.show_lines(lines, value, as_json=as_json)
+        if page is not None:
+            write_page(page, pilot_page(report, job.input.path))
 
 
 @app.command()

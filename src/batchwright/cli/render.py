@@ -62,6 +62,8 @@ class _PlainLines:
             self._opened = True
             for line in opening_lines(progress):
                 say(line)
+        for note in progress.notes:
+            say(note)
         now = time.monotonic()
         done = progress.counts.complete
         if now - self._said_at < PLAIN_EVERY_S and not done:
@@ -125,6 +127,8 @@ def _bar() -> Iterator[Watch]:
             if not opened:
                 opened.extend(opening_lines(shown))
                 bars.console.print("\n".join(opened), highlight=False)
+            for note in shown.notes:
+                bars.console.print(note, highlight=False)
             bars.update(
                 task,
                 total=shown.rows_expected or None,

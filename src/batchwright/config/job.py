@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from batchwright.core.sampling import PresetName, SamplingFields
+from batchwright.core.vectors import EmbeddingSettings, VectorDtype
 
 InputFormat = Literal["auto", "jsonl", "csv", "parquet", "json", "openai-batch"]
 
@@ -91,6 +92,23 @@ class Sampling(SamplingFields):
     field, in rows that carry `prompt` or `messages` themselves; none with a template or column."""
 
 
+class Embedding(Section):
+    """What the vectors of `task: embed` are like."""
+
+    dimensions: Annotated[int | None, Field(ge=1, le=65536)] = None
+    """Only the first so many numbers of each vector, for models trained for that (Matryoshka).
+    Unset: all that the model makes."""
+    normalize: bool = True
+    """Bring each vector to length 1, after it was cut to `dimensions`."""
+    pooling: Literal["auto", "mean", "cls", "last"] = "auto"
+    """How the tokens' vectors become one: their mean, the first token's or the last one's. `auto`:
+    as the model's own `modules.json` says."""
+    dtype: VectorDtype = "float32"
+    """Type of the numbers in the results."""
+    prompt: str | None = None
+    """Text put ahead of each input, such as `query: ` or an instruction."""
+
+
 class Output(Section):
     """What the results look like."""
 
@@ -107,8 +125,9 @@ class Output(Section):
 class Engine(Section):
     """What makes the tokens."""
 
-    kind: Literal["vllm", "fake"] = "vllm"
-    """`vllm`, or `fake` for a dry run without a model."""
+    kind: Literal["vllm", "torch", "fake"] = "vllm"
+    """`vllm`; `torch` for embeddings by small encoders (BERT and its kin), which it runs faster; or
+    `fake` for a dry run without a model."""
     options: dict[str, Any] = {}
     """Passed to the engine by its own names (`max_model_len`, `gpu_memory_utilization`, …)."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800
@@ -146,8 +165,12 @@ class Run(Section):
 
     executor: Literal["local"] = "local"
     """Where workers live."""
-    replicas: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Engines that run at the same time."""
+    replicas: Annotated[int | None, Field(ge=1, le=1024)] = None
+    """Engines that run at the same time. Unset: as many as the plan has room for on this machine's
+    cards; one without a card."""
+    engines_per_gpu: Annotated[int | None, Field(ge=1, le=16)] = None
+    """Engines that share each card; its memory is divided among them. Unset: more than one where
+    the plan finds that the host is the bottleneck, each kept only if it brings 5 %."""
     prepare_processes: Annotated[int, Field(ge=1, le=256)] = 1
     """Processes that read, check and tokenise."""
     pilot_rows: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
@@ -186,10 +209,12 @@ class Job(Section):
     """How a row becomes a prompt."""
     model: Model = Model()
     """Which model answers."""
-    task: Literal["generate"] = "generate"
-    """What is asked of the model."""
+    task: Literal["generate", "embed"] = "generate"
+    """What is asked of the model: an answer, or one vector per row."""
     sampling: Sampling = Sampling()
     """How tokens are chosen."""
+    embedding: Embedding = Embedding()
+    """What the vectors of `task: embed` are like."""
     output: Output = Output()
     """What the results look like."""
     engine: Engine = Engine()
@@ -200,3 +225,15 @@ class Job(Section):
     """Limits that the plan must keep, and what it counts with."""
     run: Run = Run()
     """How the work is cut, spread and judged."""
+
+    def embedding_settings(self) -> EmbeddingSettings | None:
+        """The vectors that this job makes; None if it makes text.
+
+        Only of a job that went through the survey, which fills in what the model decides.
+        """
+        wanted = self.embedding
+        if self.task != "embed":
+            return None
+        assert wanted.pooling != "auto", "the survey reads it from the model"
+        assert wanted.dimensions is not None, "the survey reads it from the model"
+        return EmbeddingSettings(wanted.pooling, wanted.dimensions, wanted.normalize, wanted.dtype)

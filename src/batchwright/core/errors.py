@@ -155,6 +155,7 @@ FAILURE_CODES: dict[str, str] = {
     "timeout": "The row was in the engine for longer than `run.row_timeout_s`.",
     "aborted": "The engine ended the request without an answer.",
     "engine_error": "The engine failed on this request; the message is the engine's own.",
+    "bad_embedding": "The vector holds a number that is not finite: a fault of model or precision.",
 }
 
 # Notes on a row that runs all the same.

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from batchwright.core.workload import LengthHistogram
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -128,6 +130,7 @@ class PilotReport:
         gpu_use: mean share of the time in which the GPUs were busy; None if not known.
         gpu_memory_bytes: of one card, at its peak; None if not known.
         assumptions: what the figures rest on, in words.
+        outputs: output tokens of the pilot's answers.
     """
 
     rows: int
@@ -157,6 +160,7 @@ class PilotReport:
     gpu_use: float | None = None
     gpu_memory_bytes: int | None = None
     assumptions: tuple[str, ...] = ()
+    outputs: LengthHistogram = LengthHistogram()
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as plain values."""

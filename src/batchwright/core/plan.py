@@ -232,7 +232,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the plan promises before anything has run; `assumes` says what it rests on."""
+    """What the plan promises before anything has run; `assumes` says what it rests on.
+
+    `card_s` and `host_s` are the seconds that the cards and the host of one engine need, each if
+    the other were no bottleneck.
+    """
 
     rows_per_s: float
     prompt_tokens_per_s: float
@@ -241,6 +245,8 @@ class Prediction:
     gpu_hours: float
     usd: float | None
     assumes: tuple[str, ...] = ()
+    card_s: float = 0.0
+    host_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +271,11 @@ class Plan:
     """The whole plan: settings by the engine's names, and what follows from them.
 
     Attributes:
-        settings: by name; those that are no engine arguments are `replicas`, `in_flight` and
-            `order`.
+        settings: by name; those that are no engine arguments are `replicas`, `engines_per_gpu`,
+            `in_flight` and `order`.
         max_concurrent_rows: rows of this workload that the KV cache of one replica holds.
         gpus: that the plan uses.
+        pool_of_each: KV pool in bytes of each of several engines that share a card.
         notes: what the user should know besides.
     """
 
@@ -282,6 +289,7 @@ class Plan:
     prediction: Prediction
     limit: Limit
     notes: tuple[str, ...] = ()
+    pool_of_each: int | None = None
 
     def value(self, name: str) -> Any:
         """The value of a setting."""
@@ -289,7 +297,7 @@ class Plan:
 
     def engine_options(self) -> dict[str, Any]:
         """The settings that the engine is started with, by its own names, None left out."""
-        own = {"replicas", "in_flight", "order"}
+        own = {"replicas", "in_flight", "order", "engines_per_gpu"}
         return {
             name: setting.value
             for name, setting in self.settings.items()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from batchwright.core.records import Outcome, Prompt, Request
+from batchwright.core.vectors import EmbeddingSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class EngineSettings:
         eos_token_ids: ids that end an answer, besides those that a request names.
         max_num_seqs: rows that run at the same time at most.
         max_model_len: prompt and output tokens of one row at most.
+        embedding: the vectors that an embedding task wants; None where text is generated.
     """
 
     kind: str
@@ -29,6 +31,7 @@ class EngineSettings:
     eos_token_ids: tuple[int, ...] = ()
     vocab_size: int = 0
     options: dict[str, Any] = field(default_factory=dict)
+    embedding: EmbeddingSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,10 @@ class Tokenizer(Protocol):
     @property
     def special_tokens(self) -> tuple[str, ...]:
         """Spellings that become one special token wherever they stand in a text."""
+
+    @property
+    def special_ends(self) -> tuple[list[int], list[int]]:
+        """The ids that the model wants ahead of a raw text and after it: BOS, [CLS] … [SEP]."""
 
     @property
     def has_chat_template(self) -> bool:

@@ -180,6 +180,8 @@ class LengthProfile:
         prefix: what rows share at their beginnings.
         exact: False when the lengths are estimates, for want of the model's tokenizer.
         sampled: how far it can be trusted, if only a sample was read.
+        caps: output caps of the rows that will run.
+        outputs: output tokens of the answers of the job's pilot, if it has had one.
     """
 
     rows: int
@@ -196,6 +198,8 @@ class LengthProfile:
     prefix: PrefixProfile
     exact: bool = True
     sampled: Sampled | None = None
+    caps: LengthHistogram = LengthHistogram()
+    outputs: LengthHistogram | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One object, as `--json` prints it."""
@@ -205,6 +209,8 @@ class LengthProfile:
             "rejected": dict(self.rejected),
             "prompt_tokens": length_figures(self.prompts),
             "max_tokens": self.max_tokens,
+            "output_caps": length_figures(self.caps),
+            "output_tokens": length_figures(self.outputs) if self.outputs else None,
             "over_limit": self.over_limit,
             "over_context": self.over_context,
             "duplicates": {

@@ -93,11 +93,12 @@ class Outcome(NamedTuple):
     """What came of a request.
 
     `text` is set only when the engine had to detokenise (stop strings); otherwise the worker
-    decodes `token_ids` in batches. A failed outcome has `error_code` and `error`.
+    decodes `token_ids` in batches. A failed outcome has `error_code` and `error`. `embedding` is
+    the vector of an embedding task: its numbers in little-endian order, nothing around them.
     """
 
     row: int
-    token_ids: list[int]
+    token_ids: Sequence[int]
     text: str | None = None
     finish_reason: str | None = None
     stop_reason: str | None = None
@@ -105,11 +106,19 @@ class Outcome(NamedTuple):
     error_code: str | None = None
     error: str | None = None
     attempts: int = 1
+    embedding: bytes | None = None
+
+
+# In place of a first row: the rows of this part do not follow each other in the input.
+GROUPED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows [start, stop) of a prepared part; `first_row` is the row number of index 0."""
+    """Rows [start, stop) of a prepared part.
+
+    `first_row` is the row number of index 0; `GROUPED` where the part has a column `row` instead.
+    """
 
     part: str
     start: int
@@ -166,7 +175,7 @@ class Receipt:
 
     A chunk has one receipt, as a rule. Where some of its rows take long, or the worker has to
     stop, the rows that are finished get theirs first: `sequence` counts them, and `last` closes
-    the chunk.
+    the chunk. `finished_at` is Unix time; 0 if it was not noted.
     """
 
     generation: int
@@ -186,6 +195,7 @@ class Receipt:
     failures: dict[str, int] = field(default_factory=dict)
     sequence: int = 0
     last: bool = True
+    finished_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +243,13 @@ class OrderBatch:
         parts: the prepared parts that it numbers.
         chunks: the chunks that it cuts.
         waiting: rows that are in no chunk yet; the next batch goes on with them.
+        carried: before them in line are the last so many of the rows that waited already.
         duplicates: rows rejected because their id was seen before.
         rows: rows numbered by this and all earlier batches.
         last: no batch follows.
         replaces: for each chunk of a retry, the failures that its rows had before, by code.
         pilot_chunks: so many of the first chunks are the pilot.
+        order: of the rows in its chunks: `file`, `prefix` or `length`.
     """
 
     generation: int
@@ -250,8 +262,41 @@ class OrderBatch:
     last: bool
     replaces: tuple[dict[str, int], ...] = ()
     pilot_chunks: int = 0
+    carried: int = 0
+    order: str = "file"
 
     @property
     def rejected(self) -> int:
         """Rows rejected in this batch."""
         return sum(part.rejected for part in self.parts) + len(self.duplicates)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderDecision:
+    """In which order the rows run that were in no chunk when all were prepared, and why.
+
+    Attributes:
+        asked: `run.order` of the job file.
+        order: `file`, `prefix` or `length`.
+        reason: in words.
+        rows: that the figures are about.
+        prompt_tokens: of these rows.
+        output_tokens: expected of them, by the answers so far, else by `max_tokens`.
+        cache_tokens: what the KV cache keeps of prompts beside the answers; None if not known.
+        hit_rate_file: share of prompt tokens that the cache would save in file order.
+        hit_rate_best: the same with rows that share a prefix next to each other.
+        gain: predicted share of the time that grouping saves.
+        seconds_left: predicted for these rows in file order; None if no speed is known yet.
+    """
+
+    asked: str
+    order: str
+    reason: str
+    rows: int
+    prompt_tokens: int
+    output_tokens: int
+    cache_tokens: int | None = None
+    hit_rate_file: float = 0.0
+    hit_rate_best: float = 0.0
+    gain: float = 0.0
+    seconds_left: float | None = None

@@ -7,7 +7,11 @@ columns, as JSON text or as a struct with the types of the Parquet file.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
+
+from batchwright.core.vectors import EmbeddingSettings
 
 FORMAT_VERSION = 1
 
@@ -50,6 +54,11 @@ CONTRACT = [
 
 CONTRACT_NAMES = tuple(field.name for field in CONTRACT)
 
+EMBEDDING = "embedding"
+
+# What says something of generated text only; in its place an embedding task has the vector.
+_OF_TEXT = frozenset({"text", "finish_reason", "stop_reason", "completion_tokens", "cached_tokens"})
+
 INPUT_COLUMN = "input"
 
 
@@ -62,11 +71,42 @@ def prepared_schema(input_type: pa.DataType) -> pa.Schema:
     return _version(pa.schema([*_PREPARED, pa.field(INPUT_COLUMN, input_type)]))
 
 
-def part_schema(input_type: pa.DataType) -> pa.Schema:
-    """Schema of an output part: the contract, with the input's own columns in `input`."""
-    return _version(pa.schema([*CONTRACT, pa.field(INPUT_COLUMN, input_type)]))
+def vector_type(embedding: EmbeddingSettings) -> pa.DataType:
+    """Type of a vector in the results."""
+    kind = pa.float32() if embedding.dtype == "float32" else pa.float16()
+    return pa.list_(kind, embedding.dimensions)
 
 
-def output_name(column: str) -> str:
+def contract(embedding: EmbeddingSettings | None) -> list[pa.Field]:
+    """The contract of a task: the same columns in all its results, before the first row is known.
+
+    Args:
+        embedding: the vectors of an embedding task; None where text is generated.
+    """
+    if embedding is None:
+        return list(CONTRACT)
+    fields = []
+    for field in CONTRACT:
+        if field.name == "text":
+            fields.append(pa.field(EMBEDDING, vector_type(embedding)))
+        elif field.name not in _OF_TEXT:
+            fields.append(field)
+    return fields
+
+
+def part_schema(input_type: pa.DataType, embedding: EmbeddingSettings | None = None) -> pa.Schema:
+    """Schema of an output part: the contract, with the input's own columns in `input`.
+
+    A part holds a vector as its bytes: Parquet writes and reads those 6 to 12 times faster than
+    lists of numbers.
+    """
+    fields = contract(embedding)
+    if embedding is not None:
+        stored = pa.field(EMBEDDING, pa.binary(embedding.width_bytes))
+        fields = [stored if field.name == EMBEDDING else field for field in fields]
+    return _version(pa.schema([*fields, pa.field(INPUT_COLUMN, input_type)]))
+
+
+def output_name(column: str, taken: Collection[str] = CONTRACT_NAMES) -> str:
     """Name of an input column in the results: a clash with the contract gets a prefix."""
-    return f"input_{column}" if column in CONTRACT_NAMES else column
+    return f"input_{column}" if column in taken else column

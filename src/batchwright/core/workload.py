@@ -59,12 +59,14 @@ class Workload:
 
     Attributes:
         prompts: prompt tokens of the rows that will run.
-        outputs: output tokens measured in a pilot; None before one, when `max_tokens` stands in.
+        outputs: output tokens measured in a pilot; None before one, when the caps stand in.
         max_tokens: the largest output cap of any row.
         cached_share: share of prompt tokens that the prefix cache is expected to save, 0 to 1.
+        caps: output caps of the rows; empty if all have `max_tokens`.
     """
 
     prompts: LengthHistogram
     outputs: LengthHistogram | None
     max_tokens: int
     cached_share: float = 0.0
+    caps: LengthHistogram = LengthHistogram()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -13,7 +14,8 @@ from typing import Any
 
 from batchwright.core.errors import BatchwrightError
 from batchwright.core.ports import Engine
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Outcome
+from batchwright.engines.wire import pack_outcomes, unpack_requests
 
 # Outcomes are sent together, at most this often: a message per step would cost more than it tells.
 FLUSH_INTERVAL_S = 0.01
@@ -55,7 +57,13 @@ def run(connection: Connection) -> None:
     _, name, settings = connection.recv()
     try:
         engine = load_engine(name)
-        connection.send(("started", engine.start(settings)))
+        info = engine.start(settings)
+        # What is loaded stays, and rows hold few cycles: the collector would stop the steps again
+        # and again, and find next to nothing.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 20)
+        connection.send(("started", info))
         Server(connection, engine).serve()
         engine.stop()
     except BatchwrightError as error:
@@ -106,8 +114,8 @@ class Server:
 
     def _handle(self, message: tuple[Any, ...]) -> None:
         match message:
-            case ("submit", fields):
-                requests = [Request._make(values) for values in fields]
+            case ("submit", columns):
+                requests = unpack_requests(columns)
                 self._in_flight.update(request.row for request in requests)
                 self._engine.submit(requests)
             case ("abort", rows):
@@ -132,7 +140,6 @@ class Server:
         due = age_s >= FLUSH_INTERVAL_S or len(self._finished) >= OUTCOMES_PER_MESSAGE
         idle = not self._in_flight
         if (self._finished and (due or idle)) or idle or age_s >= GAUGES_INTERVAL_S:
-            fields = [tuple(outcome) for outcome in self._finished]
-            self._connection.send(("done", fields, self._engine.gauges()))
+            self._connection.send(("done", pack_outcomes(self._finished), self._engine.gauges()))
             self._finished.clear()
             self._reported_at = now

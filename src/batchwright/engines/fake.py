@@ -21,6 +21,7 @@ from batchwright.core.errors import JobError
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Outcome, Request
 from batchwright.engines.options import refuse_unknown
+from batchwright.engines.vectors import made_up_vectors, vector_outcomes
 
 BYTE_VOCABULARY = 256
 NUM_SPECIALS = 16  # the first ids of most vocabularies are special tokens
@@ -207,7 +208,8 @@ class FakeEngine:
             return "the prompt is empty"
         if max(ids) >= vocab_size or min(ids) < 0:
             return f"a token id lies outside the vocabulary of {vocab_size}"
-        if len(ids) >= self._settings.max_model_len:
+        room = 0 if self._settings.embedding is not None else 1
+        if len(ids) + room > self._settings.max_model_len:
             return f"the prompt has {len(ids)} tokens of {self._settings.max_model_len} allowed"
         if request.sampling not in self._sampling:
             try:
@@ -228,7 +230,8 @@ class FakeEngine:
         ready = [request for request in running if request.row not in options.hang_rows]
         if not ready:
             time.sleep(0.001)  # only hanging rows are left: a real engine would not spin either
-        outcomes = [self._answer(request) for request in ready[: options.rows_per_step or None]]
+        ready = ready[: options.rows_per_step or None]
+        outcomes = self._embed(ready) or [self._answer(request) for request in ready]
         for outcome in outcomes:
             self._prompt_tokens += len(self._queue.pop(outcome.row).token_ids)
             self._output_tokens += len(outcome.token_ids)
@@ -286,6 +289,14 @@ class FakeEngine:
             wanted = SHORTEST_ANSWER + digest % self._spread
             wanted = max(wanted, sampling.min_tokens)
         return wanted, (digest >> 8) % POOL_SIZE
+
+    def _embed(self, requests: list[Request]) -> list[Outcome]:
+        """Vectors made up from the prompts; nothing where text is wanted."""
+        embedding = self._settings.embedding
+        if embedding is None or not requests:
+            return []
+        vectors = made_up_vectors([request.token_ids for request in requests], embedding)
+        return vector_outcomes([request.row for request in requests], vectors)
 
     def _answer(self, request: Request) -> Outcome:
         if request.row in self._options.abort_rows:

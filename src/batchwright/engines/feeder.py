@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
 from batchwright.core.errors import EngineDied, EngineError
 from batchwright.core.ports import Engine, EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Outcome, Request
+from batchwright.engines.flow import LOOK_EVERY_S, Flow, LiveRow, margin_when_bound
 from batchwright.engines.suspects import Suspects
 
-DEFAULT_TOKEN_BUDGET = 8192
+DEFAULT_TOKEN_BUDGET = 16_384  # the most that an engine takes unless told
 BUDGETS_AHEAD = 3
 START_ATTEMPTS = 3
 
@@ -24,7 +25,8 @@ class FeedPolicy:
     """How many requests the engine holds: those that run, and a few so that no slot waits.
 
     Attributes:
-        max_num_seqs: rows that run at the same time.
+        max_num_seqs: rows that run at the same time: the engine's limit, or fewer where its KV
+            pool has no room for so many.
         margin: rows more than that, ready to take a slot in the very step in which it is free.
         max_tokens_ahead: prompt tokens that the rows of the margin may have together. Some steps
             of work are enough; more would only be lost at a stop.
@@ -40,6 +42,13 @@ class FeedPolicy:
         budget = int(settings.options.get("max_num_batched_tokens") or DEFAULT_TOKEN_BUDGET)
         margin = max(16, settings.max_num_seqs // 4)
         return cls(settings.max_num_seqs, margin, BUDGETS_AHEAD * budget)
+
+    def capped(self, cap: int) -> FeedPolicy:
+        """The policy while the KV pool has room for `cap` rows only."""
+        if cap >= self.max_num_seqs:
+            return self
+        margin = min(self.margin, margin_when_bound(cap))
+        return replace(self, max_num_seqs=cap, margin=margin)
 
     @property
     def max_rows(self) -> int:
@@ -65,11 +74,12 @@ class FeedPolicy:
 
 
 class Flight(NamedTuple):
-    """A request in the engine, when it was sent, and how often by now."""
+    """A request in the engine, when it was sent, how often by now, and at which step."""
 
     request: Request
     sent_at: float
     attempts: int
+    sent_at_step: int = 0
 
 
 class Supervisor:
@@ -96,7 +106,9 @@ class Supervisor:
     ) -> None:
         self._make_engine = make_engine
         self._settings = settings
-        self._policy = policy or FeedPolicy.of(settings)
+        self._full_policy = self._policy = policy or FeedPolicy.of(settings)
+        self._flow = Flow(self._full_policy.max_num_seqs, 0)
+        self._looked_at = float("-inf")
         self._row_timeout_s = row_timeout_s
         self._max_restarts = max_restarts
         self._monotonic = monotonic
@@ -117,7 +129,12 @@ class Supervisor:
     def start(self) -> EngineInfo:
         """Start the engine. A first start that fails is not tried again."""
         self._engine = self._make_engine()
-        return self._engine.start(self._settings)
+        info = self._engine.start(self._settings)
+        if self.restarts:
+            self._flow.restart()
+        else:
+            self._flow = Flow(self._full_policy.max_num_seqs, info.kv_tokens)
+        return info
 
     def room(self) -> int:
         """How many more rows to submit now; none while a killer is being looked for."""
@@ -174,6 +191,7 @@ class Supervisor:
             if not self._flights:
                 self._send([self._accused.pop(row) for row in self._suspects.group()])
             return
+        self._look()
         if not self._waiting:
             return
         held = [len(flight.request.token_ids) for flight in self._flights.values()]
@@ -181,13 +199,30 @@ class Supervisor:
         count = self._policy.num_to_send(held, waiting)
         self._send([Flight(self._waiting.popleft(), 0.0, 0) for _ in range(count)])
 
+    def _look(self) -> None:
+        """Every two seconds, find out how many rows the engine has room for."""
+        now = self._monotonic()
+        if now - self._looked_at < LOOK_EVERY_S or self.in_flight == 0:
+            return
+        self._looked_at = now
+        gauges = self._running_engine().gauges()
+        live = [
+            LiveRow(len(request.token_ids), request.max_tokens, max(0, gauges.steps - sent_at))
+            for request, _, _, sent_at in self._flights.values()
+        ]
+        # Before the first row has been sent, those that wait tell what the rows are like.
+        live = live or [LiveRow(len(one.token_ids), one.max_tokens, 0) for one in self._waiting]
+        self._policy = self._full_policy.capped(self._flow.look(gauges, live))
+
     def _send(self, flights: list[Flight]) -> None:
         if not flights:
             return
         now = self._monotonic()
-        for request, _, attempts in flights:
-            self._flights[request.row] = Flight(request, now, attempts + 1)
-        self._running_engine().submit([flight.request for flight in flights])
+        engine = self._running_engine()
+        steps = engine.gauges().steps
+        for request, _, attempts, _ in flights:
+            self._flights[request.row] = Flight(request, now, attempts + 1, steps)
+        engine.submit([flight.request for flight in flights])
 
     def _settle(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Close the rows that came back; a late outcome of a row that is closed is dropped."""
@@ -199,6 +234,7 @@ class Supervisor:
             self._suspects.finished(outcome.row)
             if outcome.error_code is None:
                 self._fruitless_deaths = 0
+                self._flow.finish(len(flight.request.token_ids), len(outcome.token_ids))
             if flight.attempts > 1:
                 settled.append(outcome._replace(attempts=flight.attempts))
             else:

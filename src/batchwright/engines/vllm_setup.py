@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,16 @@ from batchwright.core.errors import JobError
 from batchwright.core.ports import EngineSettings
 
 MIB = 1 << 20
+GIB = 1 << 30
 CPU_KV_CACHE_BYTES = 512 * MIB
 CPU_BATCHED_TOKENS = 2048
 GPU_BATCHED_TOKENS = 8192
+LARGE_GPU_BATCHED_TOKENS = 16_384
+LARGE_GPU_BYTES = 70 * GIB
+
+# The share of the KV pool that vLLM keeps free when it lets rows in. By default it is none: rows
+# come in on their prompts alone, and others are preempted as soon as they grow.
+KV_WATERMARK = 0.05
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
 # What transformers imports when it is installed, though text generation needs none of it.
@@ -102,9 +109,33 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
         raise JobError(f"model folder {folder} has no weights ({wanted})", hint)
 
 
-def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any]:
-    """Keyword arguments for vLLM's EngineArgs; a user's option beats every default of ours."""
-    batched_tokens = CPU_BATCHED_TOKENS if on_cpu else GPU_BATCHED_TOKENS
+def default_batched_tokens(device: str, memory_bytes: int) -> int:
+    """Tokens per step where no plan says how many: what vLLM's own `LLM` takes on that card.
+
+    Its engine classes take 2,048 on every card. A100s are slower with more than 8,192.
+    """
+    large = memory_bytes >= LARGE_GPU_BYTES and "A100" not in device.upper()
+    return LARGE_GPU_BATCHED_TOKENS if large else GPU_BATCHED_TOKENS
+
+
+def engine_arguments(
+    settings: EngineSettings,
+    *,
+    on_cpu: bool,
+    batched_tokens: int,
+    known: Collection[str] = (),
+) -> dict[str, Any]:
+    """Keyword arguments for vLLM's EngineArgs; a user's option beats every default of ours.
+
+    vLLM's tokenizer is left on although we send and take token ids: any row may bring stop texts,
+    bad words or a grammar, and without it vLLM would ignore the first two in silence.
+
+    Args:
+        settings: of the job.
+        on_cpu: whether vLLM is the CPU build.
+        batched_tokens: per step, unless the settings say.
+        known: the arguments that this version of vLLM has.
+    """
     defaults: dict[str, Any] = {
         # vLLM would lay generation_config.json under every request; the job has merged it if
         # it was asked to.
@@ -115,6 +146,8 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
     if on_cpu:
         defaults["enforce_eager"] = True  # compiling takes longer than small jobs gain
         defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
+    elif "watermark" in known and settings.embedding is None:
+        defaults["watermark"] = KV_WATERMARK
     own = {*OWN_OPTIONS, *SETTINGS_OPTIONS}
     given = {name: value for name, value in settings.options.items() if name not in own}
     return {

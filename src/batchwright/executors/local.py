@@ -114,6 +114,12 @@ class LocalExecutor:
                 ended.append(Ended(process.role, process.name, exit_code, process.gpus))
         return ended
 
+    def stop(self, name: str) -> None:
+        """Ask one worker to stop; it ends in its own time."""
+        for process in self._processes:
+            if process.name == name:
+                process.popen.terminate()
+
     @property
     def running(self) -> list[str]:
         """Roles of the workers that run."""

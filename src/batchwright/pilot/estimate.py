@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from batchwright.core.pilot import Interval, PilotMeasure, PilotReport
-from batchwright.core.workload import LengthHistogram
 from batchwright.pilot.caps import cap_for_one_percent
 from batchwright.pilot.forecast import DRAWS, Job, Rows, Times, forecast, running_in_job
 from batchwright.pilot.rates import PROMPT_WORTH, Rates, fit_rates
@@ -22,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 def estimate(
     measure: PilotMeasure,
-    workload: LengthHistogram,
+    mean_prompt: float,
     *,
     rows_total: int,
     rows_left: int,
@@ -36,8 +35,8 @@ def estimate(
 
     Args:
         measure: what the pilot measured.
-        workload: prompt tokens of all rows that will run.
-        rows_total: how many rows that is.
+        mean_prompt: prompt tokens of a row, over all rows that will run.
+        rows_total: how many rows these are.
         rows_left: after the pilot; equal to `rows_total` when its outcomes do not count.
         sample: the rows chosen for the pilot.
         replicas: engines that the job will run on.
@@ -54,9 +53,9 @@ def estimate(
     job = Job(
         rows=rows_total,
         left=rows_left,
-        prompts=workload.mean * rows_total,
+        prompts=mean_prompt * rows_total,
         cached_share=measure.cached_share if cached_share is None else cached_share,
-        running=running_in_job(measure, rows, workload.mean),
+        running=running_in_job(measure, rows, mean_prompt),
         replicas=replicas,
     )
     generator = np.random.default_rng(SEED)

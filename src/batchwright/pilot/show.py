@@ -16,6 +16,20 @@ def pilot_lines(report: PilotReport) -> list[str]:
     ]
 
 
+def pilot_line(report: PilotReport) -> str:
+    """The same in one line, for a run that goes on."""
+    parts = [
+        f"pilot of {report.rows:,} rows: {report.rows_per_s:,.1f} rows/s",
+        f"{report.output_tokens_per_s:,.0f} output tokens/s",
+        f"answers p50 {report.output_p50:,} and p99 {report.output_p99:,} tokens",
+        f"{report.cut_share:.1%} cut at max_tokens",
+        f"the whole job takes {_shown(report.hours, '{:,.2f} h')}",
+    ]
+    if report.usd is not None:
+        parts.append(_shown(report.usd, "${:,.2f}"))
+    return " · ".join(parts)
+
+
 def _measured(report: PilotReport) -> list[str]:
     engine = f"KV cache in use up to {report.kv_use:.0%} · {report.preemptions:,} preemptions"
     if report.gpu_use is not None:

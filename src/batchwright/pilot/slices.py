@@ -8,6 +8,7 @@ import numpy.typing as npt
 from batchwright.core.pilot import WorkSlice
 
 MOST_SLICES = 60
+MOSTLY_KNOWN = 0.5
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer]
@@ -36,6 +37,7 @@ def slices_of_rows(
     *,
     places: int,
     cached: Ints | None = None,
+    counted: Floats | None = None,
     most: int = MOST_SLICES,
 ) -> tuple[WorkSlice, ...]:
     """Slices of about equal length of what one replica did.
@@ -52,9 +54,13 @@ def slices_of_rows(
         outputs: output tokens of each row, int[n].
         places: rows that the engine ran at the same time at most.
         cached: prompt tokens of each row that the prefix cache saved, int[n].
+        counted: the engine's own (prompt tokens computed, output tokens made, rows waiting) at
+            each reading, float64[m, 3]: exact, also where other rows run beside these.
         most: slices; fewer when there are not so many readings.
     """
-    times, steps = np.vstack([np.zeros((1, 2)), readings]).T
+    # Only readings after a step say something new: between others there is time without work.
+    moved = np.diff(readings[:, 1], prepend=0.0) > 0
+    times, steps = np.vstack([np.zeros((1, 2)), readings[moved]]).T
     if not len(ended) or times[-1] <= 0 or steps[-1] <= 0:
         return ()
     # Edges lie on readings, which are exact, as evenly in time as these allow.
@@ -64,14 +70,29 @@ def slices_of_rows(
     admitted = admitted_at(ended, places)
     computed = prompts - cached if cached is not None else prompts
     done = _done_at(marks, admitted, ended, prompts, computed, outputs)
-    work = np.diff(done, axis=1).T
+    work, full = np.diff(done, axis=1).T, marks[1:] <= admitted.max()
+    if counted is not None:
+        work, full = _corrected(work, np.vstack([np.zeros((1, 3)), counted[moved]])[edge])
     seconds = np.diff(times[edge])
-    full = marks[1:] <= admitted.max()
     return tuple(
         WorkSlice._make((float(seconds[i]), *map(float, work[i]), bool(full[i])))
         for i in range(len(seconds))
         if work[i, 1] > 0 and work[i, 3] > 0 and seconds[i] > 0
     )
+
+
+def _corrected(work: Floats, counted: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """The slices with the engine's own counts, float64[slices, 5], and whether rows waited.
+
+    What was read is scaled with the output, at the ratio of the rows that are known: of the slice
+    while these are most of what ran, of all slices otherwise.
+    """
+    tokens = np.diff(counted[:, :2], axis=0)
+    made, read = work[:, 1], work[:, 4]
+    overall = read.sum() / max(1e-9, made.sum())
+    mostly = made >= MOSTLY_KNOWN * tokens[:, 1]
+    ratio = np.where(mostly & (made > 0), read / np.maximum(1e-9, made), overall)
+    return np.column_stack([tokens, work[:, 2:4], tokens[:, 1] * ratio]), counted[1:, 2] > 0
 
 
 def _done_at(

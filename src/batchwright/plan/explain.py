@@ -19,7 +19,7 @@ _TERMS = (
 def explain(plan: Plan) -> list[str]:
     """The whole plan as lines."""
     return [
-        *_headline(plan),
+        *headline(plan),
         "",
         "Settings",
         *_setting_lines(plan),
@@ -36,7 +36,8 @@ def explain(plan: Plan) -> list[str]:
     ]
 
 
-def _headline(plan: Plan) -> list[str]:
+def headline(plan: Plan) -> list[str]:
+    """The model and the cards, a line each."""
     model = plan.model
     how = model.dtype if model.quantization == "none" else model.quantization
     return [
@@ -86,9 +87,14 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def memory_parts(memory: Memory) -> list[tuple[str, int]]:
+    """The terms of the sum by name, in bytes."""
+    return [(label, int(getattr(memory, name))) for name, label in _TERMS]
+
+
 def memory_rows(memory: Memory) -> list[tuple[str, str]]:
     """The sum: each term in GB, then what the KV cache holds."""
-    rows = [(label, f"{getattr(memory, name) / GB:.2f} GB") for name, label in _TERMS]
+    rows = [(label, f"{size / GB:.2f} GB") for label, size in memory_parts(memory)]
     return [
         *rows,
         ("= allowed", f"{memory.allowed / GB:.2f} GB"),

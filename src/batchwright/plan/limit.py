@@ -122,9 +122,11 @@ def count_rows_in_cache(facts: ModelFacts, work: Work, sizes: Sizes, blocks: int
 
 
 def expected_outputs(workload: Workload) -> LengthHistogram:
-    """The outputs measured in a pilot; before one, `max_tokens` for every row: the most."""
+    """The outputs measured in a pilot; before one, every row's whole cap: the most."""
     if workload.outputs is not None and workload.outputs.rows:
         return workload.outputs
+    if workload.caps.rows:
+        return workload.caps
     return LengthHistogram((workload.max_tokens,), (max(1, workload.prompts.rows),))
 
 

@@ -150,9 +150,13 @@ def rows_to_plan_for(workload: Workload) -> Workload:
     """The workload that decides how many rows run: half of a long cap before a pilot."""
     if workload.outputs is not None or workload.max_tokens <= SHORT_OUTPUT:
         return workload
-    half = max(SHORT_OUTPUT, workload.max_tokens // 2)
-    rows = max(1, workload.prompts.rows)
-    return replace(workload, outputs=LengthHistogram((half,), (rows,)))
+    caps = expected_outputs(workload)
+    halves: dict[int, int] = {}
+    for cap, rows in zip(caps.lengths, caps.counts, strict=True):
+        half = cap if cap <= SHORT_OUTPUT else max(SHORT_OUTPUT, cap // 2)
+        halves[half] = halves.get(half, 0) + rows
+    ordered = dict(sorted(halves.items()))
+    return replace(workload, outputs=LengthHistogram(tuple(ordered), tuple(ordered.values())))
 
 
 def choose_max_num_seqs(task: Task, sizes: Sizes, work: Work) -> tuple[Sizes, Memory] | None:
@@ -305,6 +309,7 @@ def _plan(
 
 def _prediction(task: Task, best: Choice, usd_per_gpu_hour: float | None) -> Prediction:
     hours = best.seconds / 3600
+    speed = predict_choice(task, best.sizes, best.memory, best.replicas)
     gpu_hours = hours * best.sizes.gpus * best.replicas
     prompts = task.workload.prompts.total
     outputs = expected_outputs(task.workload).mean * task.workload.prompts.rows
@@ -320,6 +325,8 @@ def _prediction(task: Task, best: Choice, usd_per_gpu_hour: float | None) -> Pre
         gpu_hours=gpu_hours,
         usd=None if usd_per_gpu_hour is None else gpu_hours * usd_per_gpu_hour,
         assumes=tuple(assumes),
+        card_s=max(speed.card_s, speed.terms.tail_s),
+        host_s=speed.terms.host_s,
     )
 
 

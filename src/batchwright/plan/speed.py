@@ -33,9 +33,13 @@ PIPELINE_SHARE = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """The predicted time of one replica, all replicas running at the same time."""
+    """The predicted time of one replica, all replicas running at the same time.
+
+    `card_s` is what the card needs if the host keeps up.
+    """
 
     seconds: float
+    card_s: float
     terms: Terms
     steps_s: float
     links_s: float
@@ -68,7 +72,8 @@ def predict(
     seconds = busy + steps_s + links_s + drain_s
     if sizes.pipeline_parallel_size > 1:
         seconds /= PIPELINE_SHARE
-    return Speed(max(seconds, found.tail_s, found.host_s), found, steps_s, links_s, drain_s)
+    slowest = max(seconds, found.tail_s, found.host_s)
+    return Speed(slowest, seconds, found, steps_s, links_s, drain_s)
 
 
 def step_s(facts: ModelFacts, sizes: Sizes, rows_in_cache: float, largest_graph: int) -> float:

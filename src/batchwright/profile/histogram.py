@@ -72,9 +72,20 @@ _STYLE = (
 
 
 def svg_histogram(
-    lengths: LengthHistogram, title: str = "Prompt tokens per row", bins: int = 2 * BINS
+    lengths: LengthHistogram,
+    title: str = "Prompt tokens per row",
+    *,
+    bins: int = 2 * BINS,
+    axis: str = "prompt tokens",
 ) -> str:
-    """The same as an SVG element: bars of equal width, tokens on a logarithmic axis."""
+    """The same as an SVG element: bars of equal width, tokens on a logarithmic axis.
+
+    Args:
+        lengths: tokens of each row.
+        title: above the drawing.
+        bins: at most so many bars.
+        axis: what is counted.
+    """
     found = log_bins(lengths, bins)
     most = max((one.rows for one in found), default=0)
     parts = [
@@ -84,7 +95,7 @@ def svg_histogram(
         f'<text class="title" x="{_LEFT}" y="24">{_escaped(title)}</text>',
         *_rows_axis(most),
         *_bars(found, most, lengths.rows),
-        *_tokens_axis(found),
+        *_tokens_axis(found, axis),
         "</svg>",
     ]
     return "\n".join(parts)
@@ -122,7 +133,7 @@ def _rows_axis(most: int) -> list[str]:
     return parts
 
 
-def _tokens_axis(found: list[Bin]) -> list[str]:
+def _tokens_axis(found: list[Bin], axis: str) -> list[str]:
     step = (_WIDTH - _LEFT - _RIGHT) / max(len(found), 1)
     every = max(len(found) // 8, 1)
     base = _HEIGHT - _BOTTOM
@@ -134,7 +145,7 @@ def _tokens_axis(found: list[Bin]) -> list[str]:
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(
         f'<text x="{middle:.1f}" y="{_HEIGHT - 12}" text-anchor="middle">'
-        "prompt tokens (logarithmic)</text>"
+        f"{_escaped(axis)} (logarithmic)</text>"
     )
     return parts
 

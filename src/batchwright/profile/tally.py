@@ -38,7 +38,7 @@ class ProfileTally:
         self._context = context
         self._over_limit = 0
         self._over_context = 0
-        self._max_tokens = 0
+        self._caps = LengthTally(keep=0)
         self._rejected: Counter[str] = Counter()
         self._lengths = LengthTally()
         self._longest = LengthTally()
@@ -57,8 +57,7 @@ class ProfileTally:
         self._rejected.update(code for code in codes if code and code != NOT_TAKEN)
         self._count_long(signs)
         self._lengths.add(signs.tokens[valid])
-        if valid.any():
-            self._max_tokens = max(self._max_tokens, int(signs.max_tokens[valid].max()))
+        self._caps.add(signs.max_tokens[valid])
         self._duplicates.add(signs.digests[valid], signs.tokens[valid])
         self._add_prefixes(signs, valid)
         scripts = signs.scripts[signs.scripts >= 0]
@@ -94,14 +93,14 @@ class ProfileTally:
         self, cache_tokens: int | None, *, share: float | None = None, exact: bool = True
     ) -> LengthProfile:
         """What has been found so far; `share` of the rows were asked for, None if all."""
-        prompts = self._lengths.histogram()
+        prompts, caps = self._lengths.histogram(), self._caps.histogram()
         looked_at = int(self._scripts.sum())
         return LengthProfile(
             rows=self.rows,
             valid=prompts.rows,
             rejected=dict(self._rejected.most_common()),
             prompts=prompts,
-            max_tokens=self._max_tokens,
+            max_tokens=caps.longest,
             over_limit=self._over_limit,
             over_context=None if self._context is None else self._over_context,
             duplicate_rows=self._duplicates.rows,
@@ -115,6 +114,7 @@ class ProfileTally:
             prefix=self._prefixes.profile(cache_tokens),
             exact=exact,
             sampled=None if share is None else self._error(prompts, share),
+            caps=caps,
         )
 
     def _error(self, prompts: LengthHistogram, share: float) -> Sampled:

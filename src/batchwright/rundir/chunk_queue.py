@@ -14,7 +14,12 @@ LOOK_AGAIN_S = 0.25
 
 
 class ChunkQueue:
-    """Claims chunks for one worker, in the order's own order."""
+    """Claims chunks for one worker, in the order's own order.
+
+    Chunks of grouped rows are cut between groups where they can be, so it does not matter for the
+    prefix cache which worker has the next one: a group that was too large for one chunk costs one
+    more prefill of what its rows share.
+    """
 
     def __init__(self, storage: Storage, ledger: Ledger, *, pilot_only: bool = False) -> None:
         self._ledger = ledger
@@ -35,6 +40,11 @@ class ChunkQueue:
             self._look()
             chunk = self._take_untouched() or self._take_over()
         return chunk
+
+    @property
+    def ordered(self) -> bool:
+        """Whether all rows were in chunks at the last look."""
+        return self._state.ordered
 
     def finished(self) -> bool:
         """Whether every chunk there will ever be has a receipt, by the last look."""

@@ -18,7 +18,9 @@ REJECTED = "rejected"
 RESULTS = "results"
 LOGS = "logs"
 TELEMETRY = "telemetry"
+PLAN = "plan.json"
 PILOT = "pilot.json"
+ORDER_DECISION = "order.json"
 
 
 def prepared_part(split: int, part: int) -> str:
@@ -29,6 +31,11 @@ def prepared_part(split: int, part: int) -> str:
 def prepared_receipt(split: int, part: int) -> str:
     """Receipt of a prepared part."""
     return f"{PREPARED}/part-{split:06d}-{part:04d}.json"
+
+
+def grouped_part(number: int, attempt: str) -> str:
+    """Rows of many prepared parts, in the order in which they run; it counts if the order names it."""
+    return f"{PREPARED}/grouped-{number:06d}-{attempt}.arrow"
 
 
 def order_batch(generation: int, sequence: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Manifest:
         max_model_len: prompt and output tokens of one row at most.
         pilot_rows: rows that the order begins with, chosen by prompt length; 0 for none.
         pilot_pool: they are chosen from the first so many rows; 0 for all of them.
+        planned: engine options, by the engine's own names, and `replicas` that the plan chose for
+            the machine of this start; the job's own options beat them.
         fingerprint: section to key to value; a resume must find the same.
     """
 
@@ -45,6 +47,7 @@ class Manifest:
     fingerprint: dict[str, Any]
     pilot_rows: int = 0
     pilot_pool: int = 0
+    planned: dict[str, Any] = field(default_factory=dict)
 
     def arrow_input_type(self) -> pa.DataType:
         """Type of the `input` column."""
@@ -54,7 +57,8 @@ class Manifest:
 
 # What prepared parts were made by: another version might cut or read the same input otherwise.
 _FIRST_MADE = (
-    "files", "splits", "format", "input_type", "id_column", "chat", "pilot_rows", "pilot_pool",
+    "files", "splits", "format", "input_type", "id_column", "chat", "max_model_len",
+    "pilot_rows", "pilot_pool",
 )  # fmt: skip
 
 

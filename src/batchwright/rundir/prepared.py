@@ -12,9 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batchwright.core.errors import StorageError
-from batchwright.core.records import OrderedPart, PreparedReceipt, Request, Slice
+from batchwright.core.records import GROUPED, OrderedPart, PreparedReceipt, Request, Slice
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
+
+# Row numbers of grouped rows; see `records.GROUPED`.
+ROW_COLUMN = "row"
 
 
 def prepared_receipt(storage: Storage, split: int, part: int) -> PreparedReceipt | None:
@@ -33,6 +36,18 @@ def ordered_receipt(storage: Storage, part: OrderedPart) -> PreparedReceipt:
             "Put it back, or start again in another run directory.",
         )
     return receipt
+
+
+def rows_are_coming(storage: Storage) -> bool:
+    """Whether a prepared part holds a row that will run."""
+    for name in storage.names(layout.PREPARED):
+        if not name.endswith(".json"):
+            continue
+        path = f"{layout.PREPARED}/{name}"
+        receipt = artifacts.load(PreparedReceipt, storage.read(path), path)
+        if receipt.rows > receipt.rejected:
+            return True
+    return False
 
 
 def open_part(
@@ -84,37 +99,104 @@ def prompt_lengths(storage: Storage, slices: Sequence[Slice]) -> npt.NDArray[np.
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
+def row_numbers(storage: Storage, slices: Sequence[Slice]) -> npt.NDArray[np.int64]:
+    """Row number of each row of some slices, in their order."""
+    columns: dict[str, npt.NDArray[np.int64]] = {}
+    found: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
+    for piece in slices:
+        if piece.first_row != GROUPED:
+            found.append(np.arange(piece.start, piece.stop, dtype=np.int64) + piece.first_row)
+            continue
+        if piece.part not in columns:
+            column = read_columns(storage, piece.part, [ROW_COLUMN]).column(0)
+            columns[piece.part] = column.to_numpy()
+        found.append(columns[piece.part][piece.start : piece.stop])
+    return np.concatenate(found)
+
+
+def record_batches(
+    storage: Storage, slices: Sequence[Slice], columns: Sequence[str] = ()
+) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
+    """All rows of some slices of parts in file order, with their row numbers, piece by piece.
+
+    Each record batch is read once, however many slices lie in it.
+    """
+    for file, pieces in itertools.groupby(slices, lambda piece: piece.part):
+        of_part = list(pieces)
+        indexes = np.concatenate([np.arange(one.start, one.stop) for one in of_part])
+        reader = open_part(storage, file, columns)
+        first = 0
+        for number in range(reader.num_record_batches):
+            with reading(file):
+                batch = reader.get_batch(number)
+            low, high = np.searchsorted(indexes, [first, first + batch.num_rows])
+            chosen = indexes[low:high]
+            if len(chosen):
+                taken = batch if len(chosen) == batch.num_rows else _take(batch, chosen - first)
+                yield taken, chosen + of_part[0].first_row
+            first += batch.num_rows
+            if first > indexes[-1]:
+                break
+
+
+def _take(batch: pa.RecordBatch, indexes: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    if indexes[-1] - indexes[0] == len(indexes) - 1:
+        return batch.slice(int(indexes[0]), len(indexes))
+    return batch.take(pa.array(indexes))
+
+
 def read_slices(
     storage: Storage, slices: Sequence[Slice]
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """The prepared rows of a chunk and their row numbers, in the chunk's order."""
     tables: list[pa.Table] = []
-    numbers = []
-    opened: dict[str, pa.ipc.RecordBatchFileReader] = {}
+    numbers: list[npt.NDArray[np.int64]] = []
+    opened: dict[str, _Part] = {}
     for piece in slices:
         if piece.part not in opened:
-            opened[piece.part] = open_part(storage, piece.part)
+            opened[piece.part] = _Part(open_part(storage, piece.part))
         with reading(piece.part):
-            tables.append(_rows(opened[piece.part], piece.start, piece.stop))
-        numbers.append(np.arange(piece.start, piece.stop, dtype=np.int64) + piece.first_row)
+            rows = opened[piece.part].rows(piece.start, piece.stop)
+        if piece.first_row == GROUPED:
+            numbers.append(rows.column(ROW_COLUMN).to_numpy())
+            rows = rows.drop_columns([ROW_COLUMN])
+        else:
+            numbers.append(np.arange(piece.start, piece.stop, dtype=np.int64) + piece.first_row)
+        tables.append(rows)
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     return table, np.concatenate(numbers)
 
 
-def _rows(reader: pa.ipc.RecordBatchFileReader, start: int, stop: int) -> pa.Table:
-    """Rows [start, stop): only the record batches that hold them are decompressed."""
-    batches = []
-    first = 0
-    for index in range(reader.num_record_batches):
-        batch = reader.get_batch(index)
-        after = first + batch.num_rows
-        if first < stop and after > start:
-            low, high = max(start - first, 0), min(stop - first, batch.num_rows)
-            batches.append(batch.slice(low, high - low))
-        first = after
-        if first >= stop:
-            break
-    return pa.Table.from_batches(batches, reader.schema)
+class _Part:
+    """A prepared part read from its start to its end, each record batch decompressed once.
+
+    A pilot's chunk has its rows all over a part: to look for each of them from the start took
+    seconds a chunk.
+    """
+
+    def __init__(self, reader: pa.ipc.RecordBatchFileReader) -> None:
+        self._reader = reader
+        self._index = 0
+        self._first = 0  # row of the part at which the batch begins
+        self._batch: pa.RecordBatch | None = None
+
+    def rows(self, start: int, stop: int) -> pa.Table:
+        """Rows [start, stop)."""
+        if start < self._first:
+            self._index, self._first, self._batch = 0, 0, None
+        found = []
+        while self._index < self._reader.num_record_batches:
+            batch = self._batch
+            if batch is None:
+                batch = self._batch = self._reader.get_batch(self._index)
+            after = self._first + batch.num_rows
+            if self._first < stop and after > start:
+                low = max(start - self._first, 0)
+                found.append(batch.slice(low, min(stop - self._first, batch.num_rows) - low))
+            if after >= stop:
+                break
+            self._index, self._first, self._batch = self._index + 1, after, None
+        return pa.Table.from_batches(found, self._reader.schema)
 
 
 def make_requests(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> Iterator[Request]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchwright.core.errors import StorageError
-from batchwright.core.records import Chunk, OrderBatch, Receipt
+from batchwright.core.records import Chunk, OrderBatch, Receipt, Slice
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
 
@@ -76,8 +76,17 @@ class RunState:
         ]
 
     @property
+    def waiting(self) -> list[Slice]:
+        """Rows that are numbered but in no chunk yet, in the order in which they wait."""
+        waiting: list[Slice] = []
+        for batch in self.batches:
+            if batch.generation == 0:
+                waiting = [*last_rows(waiting, batch.carried), *batch.waiting]
+        return waiting
+
+    @property
     def ordered(self) -> bool:
-        """Whether all rows are numbered."""
+        """Whether all rows are numbered and in chunks."""
         return any(batch.last for batch in self.batches if batch.generation == 0)
 
     @property
@@ -115,6 +124,18 @@ class RunState:
             ordered=self.ordered,
             failures=self._failures(),
         )
+
+
+def last_rows(slices: list[Slice], rows: int) -> list[Slice]:
+    """The last so many rows of some slices."""
+    kept: list[Slice] = []
+    for piece in reversed(slices):
+        if rows <= 0:
+            break
+        start = max(piece.start, piece.stop - rows)
+        kept.append(Slice(piece.part, start, piece.stop, piece.first_row))
+        rows -= piece.stop - start
+    return kept[::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ class ByteTokenizer:
         return ()
 
     @property
+    def special_ends(self) -> tuple[list[int], list[int]]:
+        """None."""
+        return [], []
+
+    @property
     def has_chat_template(self) -> bool:
         """True, so that a dry run takes chat data."""
         return True

@@ -35,16 +35,32 @@ def read_json(name: str, file: str, revision: str | None) -> dict[str, Any]:
     Raises:
         JobError: the file is damaged, or the hub refuses.
     """
+    value = _read(name, file, revision)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise JobError(f"{file} of {name} holds no JSON object", "Copy the model again.")
+    return value
+
+
+def read_list(name: str, file: str, revision: str | None) -> list[dict[str, Any]]:
+    """The same for a file that holds a list of objects."""
+    value = _read(name, file, revision)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise JobError(f"{file} of {name} holds no list of objects", "Copy the model again.")
+    return value
+
+
+def _read(name: str, file: str, revision: str | None) -> Any:
     path = Path(name) / file if is_folder(name) else _from_hub(name, file, revision)
     if path is None or not path.is_file():
-        return {}
+        return None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise JobError(f"{path} cannot be read: {error}", "Copy the model again.") from None
-    if not isinstance(value, dict):
-        raise JobError(f"{path} holds no JSON object", "Copy the model again.")
-    return value
 
 
 def _from_hub(name: str, file: str, revision: str | None) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from batchwright.core.errors import RowError
@@ -12,6 +13,11 @@ OverLength = Literal["reject", "truncate_left", "truncate_right"]
 
 # Stands for the last message's content while the template's words around it are looked for.
 _MARK = "xBATCHWRIGHTxCUTSxHEREx"
+
+# Tokenising takes time by the length of the whole text, also of what is then thrown away. Four
+# characters make a token of English; a text with so few tokens all the same is read as a whole.
+_CHARS_PER_TOKEN = 16
+_SLACK_TOKENS = 8
 
 
 class Fitted(NamedTuple):
@@ -28,6 +34,64 @@ class _Parts(NamedTuple):
     head: list[int]
     body: list[int]
     tail: list[int]
+
+
+class InputFitter:
+    """Makes the inputs of an embedding model fit: no answer follows, and special tokens stay."""
+
+    def __init__(self, tokenizer: Tokenizer, limit: int, over_length: OverLength) -> None:
+        self._tokenizer = tokenizer
+        self._head, self._tail = tokenizer.special_ends
+        self._limit = limit
+        self._over_length = over_length
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Texts to ids between the special tokens that the model wants, each once.
+
+        Of a text of which only the beginning will be kept, only so much may be tokenised as that
+        takes: what `fit` makes of the ids is the same.
+        """
+        shown = [self._beginning(text) for text in texts]
+        rows = self._tokenizer.encode(shown, add_special_tokens=False)
+        for index, (text, part) in enumerate(zip(texts, shown, strict=True)):
+            if len(part) < len(text) and len(rows[index]) < self._limit + _SLACK_TOKENS:
+                (rows[index],) = self._tokenizer.encode([text], add_special_tokens=False)
+        return [self._with_specials(ids) for ids in rows]
+
+    def _beginning(self, text: str) -> str:
+        """Enough of a text for `limit` tokens, cut between words; or all of it."""
+        wanted = _CHARS_PER_TOKEN * self._limit
+        if self._over_length != "truncate_right" or len(text) <= wanted:
+            return text
+        return text[: text.rfind(" ", 0, wanted) + 1].rstrip() or text
+
+    def _with_specials(self, ids: list[int]) -> list[int]:
+        head, tail = self._head, self._tail
+        if head and ids[: len(head)] == head:
+            head = []
+        if tail and ids[-len(tail) :] == tail:
+            tail = []
+        return [*head, *ids, *tail] if head or tail else ids
+
+    def fit(self, ids: list[int]) -> Fitted:
+        """Fit an input into the limit, special tokens included.
+
+        Raises:
+            RowError: `prompt_too_long`.
+        """
+        if len(ids) <= self._limit:
+            return Fitted(ids, 0, truncated=False)
+        head = self._head if ids[: len(self._head)] == self._head else []
+        tail = self._tail if ids[len(ids) - len(self._tail) :] == self._tail else []
+        room = self._limit - len(head) - len(tail)
+        if self._over_length == "reject" or room < 1:
+            raise RowError(
+                "prompt_too_long",
+                f"the input has {len(ids)} tokens; the model reads {self._limit} at most",
+            )
+        body = ids[len(head) : len(ids) - len(tail)]
+        body = body[-room:] if self._over_length == "truncate_left" else body[:room]
+        return Fitted([*head, *body, *tail], 0, truncated=True)
 
 
 class Fitter:

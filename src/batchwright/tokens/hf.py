@@ -25,7 +25,7 @@ class HfTokenizer:
             self._backend.no_truncation()
             self._backend.no_padding()
         self._chat = ChatTemplate(tokenizer)
-        self._prefix = self._find_prefix()
+        self._prefix, self._suffix = self._find_ends()
         self._needs_context = self._strips_first_space()
         self._eos_token_ids = _eos_token_ids(tokenizer, configs)
         self._special_tokens = _special_tokens(tokenizer)
@@ -88,6 +88,11 @@ class HfTokenizer:
         return self._special_tokens
 
     @property
+    def special_ends(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts around a raw text by default."""
+        return self._prefix, self._suffix
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether `render_chat` can work."""
         return bool(self._chat)
@@ -133,14 +138,14 @@ class HfTokenizer:
         )
         return decoded
 
-    def _find_prefix(self) -> list[int]:
-        """The ids that the tokenizer puts ahead of a text by default: a BOS, as a rule."""
+    def _find_ends(self) -> tuple[list[int], list[int]]:
+        """The ids around a text by default: a BOS ahead as a rule, [CLS] and [SEP] with BERT."""
         (bare,) = self._encode(["a"], add_special_tokens=False)
         (full,) = self._encode(["a"], add_special_tokens=True)
         for start in range(len(full)):
             if bare and full[start : start + len(bare)] == bare:
-                return full[:start]
-        return []
+                return full[:start], full[start + len(bare) :]
+        return [], []
 
     def _strips_first_space(self) -> bool:
         """Whether decoding drops the space ahead of a first word (Llama-2's SentencePiece)."""

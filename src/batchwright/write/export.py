@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
+from batchwright.core.vectors import EmbeddingSettings
 from batchwright.write.files import JsonlWriter, ParquetWriter, ResultFolder, ResultWriter
 from batchwright.write.json_input import mixed_numbers, wide_integers
 from batchwright.write.merge import PartStorage, input_arrays, windows
@@ -36,6 +37,7 @@ def export_results(
     columns: Columns,
     target_file_bytes: int,
     total_rows: int,
+    embedding: EmbeddingSettings | None = None,
 ) -> list[Path]:
     """Write every row of the input exactly once, in order, and return the files.
 
@@ -54,6 +56,7 @@ def export_results(
         columns: the input's own columns to keep.
         target_file_bytes: a file is closed once it has this size.
         total_rows: rows of the input.
+        embedding: the vectors of an embedding task.
 
     Raises:
         VerifyError: a row has no result or more than one.
@@ -65,10 +68,10 @@ def export_results(
     if mixed and format == "parquet":
         rejected = list(rejected) if isinstance(rejected, Iterator) else rejected
         wide = wide_integers(_all_inputs(parts, rejected, storage), mixed)
-    shape = make_shape(input_type, column_kinds, wide, columns)
+    shape = make_shape(input_type, column_kinds, wide, columns, embedding)
     folder = ResultFolder(out_dir, f".{format}")
     writer = _WRITERS[format](folder, shape, target_file_bytes)
-    schema = part_schema(input_type)
+    schema = part_schema(input_type, embedding)
     with _closed_or_aborted(writer), folder.scratch() as scratch:
         for window in windows(parts, rejected, storage, schema, total_rows, scratch):
             writer.add(window)

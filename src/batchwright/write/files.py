@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from batchwright.core.errors import StorageError
 from batchwright.write.results import ResultShape
+from batchwright.write.vectors import result_encoding
 
 _ROW_GROUP_ROWS = 65_536
 _ROW_GROUP_BYTES = 32 * 2**20
@@ -202,7 +203,11 @@ class ParquetWriter:
             if self._file is None:
                 self._file = self._folder.open()
                 self._parquet = pq.ParquetWriter(
-                    self._file, self._shape.schema, compression="zstd", compression_level=1
+                    self._file,
+                    self._shape.schema,
+                    compression="zstd",
+                    compression_level=1,
+                    **result_encoding(self._shape.schema),
                 )
             self._parquet.write_table(table, row_group_size=max(table.num_rows, 1))
             written_bytes = self._file.tell()
@@ -232,6 +237,8 @@ def content_bytes(column: Any) -> int:
     kind = column.type
     if pa.types.is_struct(kind):
         return sum(content_bytes(child) for child in column.flatten())
+    if pa.types.is_fixed_size_list(kind) and pa.types.is_floating(kind.value_type):
+        return len(column) * int(kind.list_size * kind.value_type.bit_width // 8)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return 4 * len(column) + content_bytes(pc.list_flatten(column))
     if _has_length(kind):

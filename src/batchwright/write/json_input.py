@@ -21,6 +21,8 @@ _DOUBLE_EXACT_MAX = 2**53
 _LONG_NUMBER = "[0-9]{19}"
 _BEYOND_DOUBLE = "[0-9]{16}"
 
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY  # vectors; they would take 30 times as long as lists
+
 _SEPARATOR = "\x1e\x1ebatchwright"
 _BORDER = b"," + orjson.dumps(_SEPARATOR) + b","
 
@@ -52,15 +54,17 @@ class ParsedRows:
     loose: frozenset[int]
 
 
-def output_names(columns: Iterable[str]) -> dict[str, str]:
-    """Each input column's name in the results; no two are the same."""
+def output_names(
+    columns: Iterable[str], contract: Collection[str] = CONTRACT_NAMES
+) -> dict[str, str]:
+    """Each input column's name in the results: no two are the same, none is in the contract."""
     columns = list(columns)
-    names = {column: output_name(column) for column in columns}
+    names = {column: output_name(column, contract) for column in columns}
     taken = {column for column in columns if names[column] == column}
     for column in columns:
         if names[column] == column:
             continue
-        while names[column] in taken or names[column] in CONTRACT_NAMES:
+        while names[column] in taken or names[column] in contract:
             names[column] = f"input_{names[column]}"
         taken.add(names[column])
     return names
@@ -129,9 +133,9 @@ def _indices(mask: pa.Array) -> set[int]:
 def dump_json(value: Any) -> bytes:
     """Strict JSON in UTF-8; a lone surrogate becomes U+FFFD."""
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, option=_OPTIONS)
     except TypeError:
-        return orjson.dumps(_without_surrogates(value))
+        return orjson.dumps(_without_surrogates(value), option=_OPTIONS)
 
 
 def dump_each(values: Sequence[Any]) -> list[bytes]:
@@ -141,7 +145,7 @@ def dump_each(values: Sequence[Any]) -> list[bytes]:
     mixed: list[Any] = [_SEPARATOR] * (2 * len(values) - 1)
     mixed[::2] = values
     try:
-        pieces = orjson.dumps(mixed)[1:-1].split(_BORDER)
+        pieces = orjson.dumps(mixed, option=_OPTIONS)[1:-1].split(_BORDER)
     except TypeError:
         pieces = []
     # More pieces than values: somebody's data hold the separator.

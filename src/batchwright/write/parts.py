@@ -14,14 +14,14 @@ import pyarrow.parquet as pq
 
 from batchwright.core.errors import VerifyError
 from batchwright.core.records import Outcome
-from batchwright.core.schemas import INPUT_COLUMN, part_schema
+from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, part_schema
+from batchwright.core.vectors import EmbeddingSettings
+from batchwright.write.vectors import part_encoding, stored_vectors
 
 Rows = npt.NDArray[np.int64]
 
 # A reader holds one row group of compressed pages at a time.
 _ROW_GROUP_ROWS = 65_536
-
-_ZSTD_LEVEL = 1
 
 
 def name_rows(rows: Rows, limit: int = 10) -> str:
@@ -32,7 +32,11 @@ def name_rows(rows: Rows, limit: int = 10) -> str:
 
 
 def build_part(
-    prepared: pa.Table, rows: Rows, outcomes: Sequence[Outcome], texts: Sequence[str | None]
+    prepared: pa.Table,
+    rows: Rows,
+    outcomes: Sequence[Outcome],
+    texts: Sequence[str | None],
+    embedding: EmbeddingSettings | None = None,
 ) -> pa.Table:
     """The part of a chunk, sorted by row.
 
@@ -41,6 +45,7 @@ def build_part(
         rows: row numbers, int64, in any order.
         outcomes: one per row, in any order.
         texts: the text of each outcome, in the order of `outcomes`; ignored where it failed.
+        embedding: the vectors of an embedding task, which makes no texts.
 
     Raises:
         VerifyError: outcomes and rows do not match one to one.
@@ -55,9 +60,14 @@ def build_part(
     _check_one_to_one(rows, outcome_rows)
     order = np.argsort(rows)
     ranked = np.argsort(outcome_rows).tolist()
-    results = _result_columns([outcomes[i] for i in ranked], [texts[i] for i in ranked])
+    outcomes = [outcomes[i] for i in ranked]
+    results = _result_columns(outcomes, [texts[i] for i in ranked])
     own = prepared.select(["id", "token_ids", "truncated", "warnings", INPUT_COLUMN]).take(order)
-    warnings = _with_empty_answers(own.column("warnings"), results["status"], results["text"])
+    warnings = own.column("warnings")
+    if embedding is None:
+        warnings = _with_empty_answers(warnings, results["status"], results["text"])
+    else:
+        results[EMBEDDING] = stored_vectors(outcomes, embedding)
     columns = {
         **results,
         "row": pa.array(rows[order]),
@@ -67,7 +77,7 @@ def build_part(
         "warnings": warnings,
         INPUT_COLUMN: own.column(INPUT_COLUMN),
     }
-    schema = part_schema(own.schema.field(INPUT_COLUMN).type)
+    schema = part_schema(own.schema.field(INPUT_COLUMN).type, embedding)
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
@@ -123,9 +133,8 @@ def encode_part(table: pa.Table) -> bytes:
     pq.write_table(
         table.combine_chunks(),
         sink,
-        compression="zstd",
-        compression_level=_ZSTD_LEVEL,
         row_group_size=_ROW_GROUP_ROWS,
+        **part_encoding(table.schema),
     )
     return bytes(sink.getvalue().to_pybytes())
 
@@ -139,16 +148,18 @@ def summarise(table: pa.Table) -> dict[str, Any]:
     """
     total = table.num_rows
     failed = pc.sum(pc.equal(table.column("status"), "failed")).as_py() or 0
-    cut = pc.sum(pc.equal(table.column("finish_reason"), "length")).as_py() or 0
+    with_text = EMBEDDING not in table.column_names
+    cut = pc.sum(pc.equal(table.column("finish_reason"), "length")).as_py() if with_text else 0
+    answered = pc.sum(table.column("completion_tokens")).as_py() if with_text else 0
     codes = Counter(code for code in table.column("error_code").to_pylist() if code is not None)
     rows = table.column("row")
     return {
         "rows": total,
         "ok": total - failed,
         "failed": failed,
-        "truncated": cut,
+        "truncated": cut or 0,
         "prompt_tokens": pc.sum(table.column("prompt_tokens")).as_py() or 0,
-        "completion_tokens": pc.sum(table.column("completion_tokens")).as_py() or 0,
+        "completion_tokens": answered or 0,
         "first_row": rows[0].as_py() if total else -1,
         "last_row": rows[-1].as_py() if total else -1,
         "failures": dict(sorted(codes.items())),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchwright.core.errors import JobError
-from batchwright.core.schemas import CONTRACT, CONTRACT_NAMES, INPUT_COLUMN, JSON_INPUT, part_schema
+from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, JSON_INPUT, contract, part_schema
+from batchwright.core.vectors import EmbeddingSettings
 from batchwright.write import json_input, parquet_input
+from batchwright.write.vectors import json_vectors, shown_vectors
 
 Columns = Literal["all", "none"] | Sequence[str]
 
@@ -35,6 +37,7 @@ def make_shape(
     column_kinds: Mapping[str, Collection[str]],
     wide: Collection[str],
     columns: Columns,
+    embedding: EmbeddingSettings | None = None,
 ) -> ResultShape:
     """The shape that suits the input.
 
@@ -43,40 +46,71 @@ def make_shape(
         column_kinds: JSON kinds seen in each column over the whole data, in order of appearance.
         wide: columns of integers and floats with an integer that a double cannot hold.
         columns: the input's own columns to keep.
+        embedding: the vectors of an embedding task.
 
     Raises:
         JobError: `columns` names a column that no row has.
     """
+    ours = _Contract(embedding)
     if input_type != JSON_INPUT:
         present = [input_type.field(i).name for i in range(input_type.num_fields)]
-        return _StructShape(input_type, _choose(present, columns))
+        return _StructShape(input_type, _choose(present, columns, ours), ours)
     kinds = {
         name: None if name in wide else json_input.column_type(seen)
         for name, seen in column_kinds.items()
     }
-    return _JsonShape(kinds, _choose(list(kinds), columns))
+    return _JsonShape(kinds, _choose(list(kinds), columns, ours), ours)
 
 
-def _choose(present: list[str], columns: Columns) -> dict[str, str]:
+def _choose(present: list[str], columns: Columns, ours: _Contract) -> dict[str, str]:
     """Kept columns to their names in the results, in the order of the input."""
     if columns == "all":
-        return json_input.output_names(present)
+        return json_input.output_names(present, ours.names)
     wanted = [] if columns == "none" else list(columns)
     unknown = [name for name in wanted if name not in present]
     if unknown:
         msg = f"output.columns: no row has {', '.join(map(repr, unknown))}"
         raise JobError(msg, f"The input has {', '.join(present) or 'no columns'}.")
-    return json_input.output_names([name for name in present if name in set(wanted)])
+    kept = [name for name in present if name in set(wanted)]
+    return json_input.output_names(kept, ours.names)
 
 
-def _schema(fields: list[pa.Field]) -> pa.Schema:
-    return pa.schema([*CONTRACT, *fields], metadata=part_schema(JSON_INPUT).metadata)
+@dataclass(frozen=True, slots=True)
+class _Contract:
+    """The columns that every result of a task has, whatever its input.
 
+    Attributes:
+        embedding: the vectors of an embedding task.
+    """
 
-def _contracts(part: pa.Table) -> Iterator[dict[str, Any]]:
-    columns = [part.column(name).to_pylist() for name in CONTRACT_NAMES]
-    for values in zip(*columns, strict=True):
-        yield dict(zip(CONTRACT_NAMES, values, strict=True))
+    embedding: EmbeddingSettings | None
+
+    @property
+    def names(self) -> list[str]:
+        return [field.name for field in contract(self.embedding)]
+
+    def schema(self, fields: list[pa.Field]) -> pa.Schema:
+        """The contract with these fields after it."""
+        every = [*contract(self.embedding), *fields]
+        return pa.schema(every, metadata=part_schema(JSON_INPUT).metadata)
+
+    def columns(self, part: pa.Table) -> list[Any]:
+        """The contract's columns for Parquet."""
+        shown = self._shown(part, shown_vectors)
+        return [shown.get(name, part.column(name)) for name in self.names]
+
+    def rows(self, part: pa.Table) -> Iterator[dict[str, Any]]:
+        """The contract's part of each line of JSON."""
+        shown = self._shown(part, json_vectors)
+        names = self.names
+        columns = [shown[n] if n in shown else part.column(n).to_pylist() for n in names]
+        for values in zip(*columns, strict=True):
+            yield dict(zip(names, values, strict=True))
+
+    def _shown(
+        self, part: pa.Table, show: Callable[[pa.Table, EmbeddingSettings], Any]
+    ) -> dict[str, Any]:
+        return {} if self.embedding is None else {EMBEDDING: show(part, self.embedding)}
 
 
 def _input(part: pa.Table) -> pa.Array:
@@ -91,18 +125,20 @@ class _JsonShape:
     Attributes:
         kinds: Arrow type of every column of the data; None is JSON text.
         names: kept columns to their names in the results.
+        ours: the columns ahead of them.
     """
 
     kinds: dict[str, pa.DataType | None]
     names: dict[str, str]
+    ours: _Contract
 
     @property
     def schema(self) -> pa.Schema:
         kinds = {name: self.kinds[name] or pa.large_string() for name in self.names}
-        return _schema([pa.field(self.names[name], kind) for name, kind in kinds.items()])
+        return self.ours.schema([pa.field(self.names[name], kind) for name, kind in kinds.items()])
 
     def to_table(self, part: pa.Table) -> pa.Table:
-        columns = [part.column(name) for name in CONTRACT_NAMES]
+        columns = self.ours.columns(part)
         if self.names:
             rows = self._parse(part)
             columns += [
@@ -112,7 +148,7 @@ class _JsonShape:
 
     def to_lines(self, part: pa.Table) -> bytes:
         if not self.names:
-            lines = json_input.dump_each(list(_contracts(part)))
+            lines = json_input.dump_each(list(self.ours.rows(part)))
         elif self._unchanged:
             lines = self._spliced(part)
         else:
@@ -121,7 +157,7 @@ class _JsonShape:
             lines = json_input.dump_each(
                 [
                     {**contract, **{names[k]: v for k, v in row.items() if k in names}}
-                    for contract, row in zip(_contracts(part), rows, strict=True)
+                    for contract, row in zip(self.ours.rows(part), rows, strict=True)
                 ]
             )
         return b"\n".join([*lines, b""])
@@ -136,7 +172,7 @@ class _JsonShape:
         """Append the text of the input itself, unless it is not one line of strict JSON."""
         texts = _input(part)
         rows = self._parse(part)
-        contracts = list(_contracts(part))
+        contracts = list(self.ours.rows(part))
         broken = pc.fill_null(pc.match_substring_regex(texts, "[\r\n]"), True)  # noqa: FBT003
         empty = {i for i, row in enumerate(rows.plain) if not row}
         redo = rows.loose.union(pc.indices_nonzero(broken).to_pylist(), empty)
@@ -161,21 +197,23 @@ class _StructShape:
     Attributes:
         input_type: the struct.
         names: kept columns to their names in the results.
+        ours: the columns ahead of them.
     """
 
     input_type: pa.DataType
     names: dict[str, str]
+    ours: _Contract
 
     @property
     def schema(self) -> pa.Schema:
         kinds = {
             name: parquet_input.plain_type(self.input_type.field(name).type) for name in self.names
         }
-        return _schema([pa.field(self.names[name], kind) for name, kind in kinds.items()])
+        return self.ours.schema([pa.field(self.names[name], kind) for name, kind in kinds.items()])
 
     def to_table(self, part: pa.Table) -> pa.Table:
         schema = self.schema
-        columns = [part.column(name) for name in CONTRACT_NAMES]
+        columns = self.ours.columns(part)
         for name, column in self._own(part).items():
             kind = schema.field(self.names[name]).type
             columns.append(column if column.type == kind else column.cast(kind))
@@ -191,7 +229,7 @@ class _StructShape:
         lines = json_input.dump_each(
             [
                 {**contract, **dict(zip(names, row, strict=True))} if kept else contract
-                for contract, row, kept in zip(_contracts(part), rows, there, strict=True)
+                for contract, row, kept in zip(self.ours.rows(part), rows, there, strict=True)
             ]
         )
         return b"\n".join([*lines, b""])

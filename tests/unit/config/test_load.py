@@ -31,7 +31,7 @@ def test_a_job_file_is_read_and_named_after_itself(tmp_path: Path) -> None:
     assert job.name == "my-job"
     assert job.model.name == "org/model"
     assert job.sampling.max_tokens == 9
-    assert job.run.replicas == 1
+    assert job.run.replicas is None
     assert load(tmp_path, GOOD + "name: other\n").name == "other"
 
 
@@ -55,7 +55,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
         ("input:\n  limit: 3\n", "JOB:1: input.path is missing"),
         (GOOD + "run:\n  replicas: 0\n", "JOB:4: run.replicas: input should be greater than"),
         (GOOD + "run:\n  replicas: many\n", "JOB:4: run.replicas: input should be a valid integer"),
-        (GOOD + "engine: {kind: vlm}\n", "JOB:3: engine.kind: input should be 'vllm' or 'fake'"),
+        (GOOD + "engine: {kind: vlm}\n", "JOB:3: engine.kind: input should be 'vllm', 'torch' or 'fake'"),
         (GOOD + "run: 7\n", "JOB:3: run: "),
         (GOOD + "sampling:\n  temperature: -1\n", "JOB:4: sampling.temperature: "),
         (GOOD + "prompt:\n  examples:\n    - {fields: {a: 1}, answer: x}\n    - {answer: y}\n",

@@ -24,6 +24,7 @@ class World:
         self.killers: set[int] = set()
         self.hanging: set[int] = set()
         self.random_deaths = 0
+        self.kv_tokens = 0
         self.start_errors: list[Exception] = []
         self.__dict__.update(faults)
 
@@ -39,7 +40,7 @@ class ScriptedEngine:
         self.world.starts += 1
         if self.world.start_errors:
             raise self.world.start_errors.pop(0)
-        return EngineInfo("scripted", "1", "none")
+        return EngineInfo("scripted", "1", "none", self.world.kv_tokens)
 
     def submit(self, requests: Sequence[Request]) -> None:
         self.rows.update((request.row, request) for request in requests)
@@ -62,6 +63,8 @@ class ScriptedEngine:
         return [Outcome(row, [row]) for row in done]
 
     def gauges(self) -> EngineGauges:
+        if self.world.kv_tokens:
+            return EngineGauges(kv_use=0.9)
         return EngineGauges(running=len(self.rows))
 
     def stop(self) -> None:
@@ -198,6 +201,37 @@ def test_stop_may_be_called_twice() -> None:
     supervisor.stop()
     with pytest.raises(EngineError, match="not started"):
         supervisor.gauges()
+
+
+def test_rows_that_the_pool_has_no_room_for_stay_out_of_the_engine() -> None:
+    world = World(kv_tokens=63)
+    supervisor = supervised(world, max_num_seqs=100)
+    supervisor.submit([Request(row, [1, 2, 3], 5, "{}") for row in range(100)])
+    supervisor.step(0.0)
+    # By guess a row is 3 prompt tokens and half of 5: 88 % of the pool hold 10, and the margin 8.
+    assert world.most_held == 10 + 8
+    while supervisor.in_flight:
+        supervisor.step(0.0)
+    # The answers have one token each, so that there is room for 15.
+    assert world.most_held == 15 + 8
+    roomy = World(kv_tokens=10_000)
+    drive(supervised(roomy, max_num_seqs=100), 300)
+    assert roomy.most_held == 100 + 25
+
+
+def test_a_cap_survives_a_death_of_the_engine() -> None:
+    world = World(kv_tokens=63, random_deaths=1)
+    supervisor = supervised(world, max_num_seqs=100)
+    drive(supervisor, 300)
+    assert supervisor.restarts == 1
+    assert world.most_held == 15 + 8
+
+
+def test_the_margin_is_small_while_the_pool_is_the_limit() -> None:
+    full = FeedPolicy(1024, 256, 3000)
+    assert full.capped(1024) is full
+    assert full.capped(500) == FeedPolicy(500, 16, 3000)
+    assert full.capped(1) == FeedPolicy(1, 8, 3000)
 
 
 def policy(rows: int = 4, margin: int = 3, tokens: int = 100) -> FeedPolicy:

@@ -44,7 +44,7 @@ def answer(engine: EngineProcess, prompt: list[int], **sampling: Any) -> Outcome
     while not outcomes:
         outcomes = engine.step(10.0)
     assert len(outcomes) == 1
-    return outcomes[0]
+    return outcomes[0]._replace(token_ids=list(outcomes[0].token_ids))
 
 
 def test_a_stop_token_is_the_last_id_and_the_reason(engine: EngineProcess) -> None:

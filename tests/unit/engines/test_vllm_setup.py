@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from batchwright.core.errors import JobError
 from batchwright.core.ports import EngineSettings
 from batchwright.engines import vllm_setup
-from batchwright.engines.vllm import VllmEngine
+from batchwright.engines.vllm import Readings, VllmEngine, refuse_texts
 
 
 def settings(model: str = "org/model", **options: Any) -> EngineSettings:
@@ -19,7 +20,10 @@ def settings(model: str = "org/model", **options: Any) -> EngineSettings:
 
 def test_defaults_give_way_to_options_but_not_the_settings() -> None:
     arguments = vllm_setup.engine_arguments(
-        settings(enforce_eager=False, max_num_seqs=1, omp_num_threads=3), on_cpu=True
+        settings(enforce_eager=False, max_num_seqs=1, omp_num_threads=3),
+        on_cpu=True,
+        batched_tokens=2048,
+        known=["watermark"],
     )
     assert arguments == {
         "model": "org/model",
@@ -34,9 +38,54 @@ def test_defaults_give_way_to_options_but_not_the_settings() -> None:
 
 
 def test_gpu_defaults() -> None:
-    arguments = vllm_setup.engine_arguments(settings(), on_cpu=False)
-    assert arguments["max_num_batched_tokens"] == 8192
-    assert not {"enforce_eager", "kv_cache_memory_bytes"} & set(arguments)
+    def arguments(known: list[str], **options: Any) -> dict[str, Any]:
+        return vllm_setup.engine_arguments(
+            settings(**options), on_cpu=False, batched_tokens=8192, known=known
+        )
+
+    assert arguments([])["max_num_batched_tokens"] == 8192
+    assert arguments([], max_num_batched_tokens=5000)["max_num_batched_tokens"] == 5000
+    assert not {"enforce_eager", "kv_cache_memory_bytes", "watermark"} & set(arguments([]))
+    assert arguments(["watermark"])["watermark"] == 0.05
+    assert arguments(["watermark"], watermark=0.0)["watermark"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("device", "gib", "tokens"),
+    [
+        ("NVIDIA H200", 140, 16_384),
+        ("NVIDIA H100 80GB HBM3", 79, 16_384),
+        ("NVIDIA A100-SXM4-80GB", 79, 8192),
+        ("NVIDIA L4", 22, 8192),
+    ],
+)
+def test_tokens_per_step_by_card(device: str, gib: int, tokens: int) -> None:
+    assert vllm_setup.default_batched_tokens(device, gib << 30) == tokens
+
+
+def test_what_needs_a_tokenizer_is_refused_without_one() -> None:
+    refuse_texts({"temperature": 0.0, "stop": [], "bad_words": None})
+    with pytest.raises(ValueError, match="stop needs a tokenizer"):
+        refuse_texts({"stop": ["END"]})
+    with pytest.raises(ValueError, match="bad_words needs a tokenizer"):
+        refuse_texts({"bad_words": ["no"]})
+
+
+def test_readings_add_up_what_the_steps_say() -> None:
+    readings = Readings()
+    scheduler = SimpleNamespace(num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5)
+    prefill = SimpleNamespace(num_computed_tokens=90)
+    preempted = SimpleNamespace(type=SimpleNamespace(name="PREEMPTED"))
+    queued = SimpleNamespace(type=SimpleNamespace(name="QUEUED"))
+    step = [
+        SimpleNamespace(new_token_ids=[1], prefill_stats=prefill, events=[queued]),
+        SimpleNamespace(new_token_ids=[1, 2], prefill_stats=None, events=[queued, preempted]),
+        SimpleNamespace(new_token_ids=[], prefill_stats=None, events=None),
+    ]
+    readings.count(scheduler, step)
+    readings.count(None, step)
+    assert (readings.running, readings.waiting, readings.kv_use) == (2, 1, 0.5)
+    assert (readings.prompt_tokens, readings.output_tokens, readings.preemptions) == (180, 6, 2)
 
 
 def test_the_environment_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

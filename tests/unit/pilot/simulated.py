@@ -162,7 +162,7 @@ def trial(
     truth = START_UP_S + (measure.seconds if kept else 0.0)
     truth += float(simulate(engine, job.prompts[rest], job.outputs[rest], generator)[1][-1])
     report = estimate(
-        measure, histogram(job.prompts), rows_total=rows, rows_left=int(rest.sum()),
+        measure, float(job.prompts.mean()), rows_total=rows, rows_left=int(rest.sum()),
         sample=sample, replicas=1, gpus=1, usd_per_gpu_hour=2.0,
     )  # fmt: skip
     return report, truth / 3600

@@ -72,3 +72,17 @@ def test_few_slices_give_one_rate_and_doubt(count: int) -> None:
     )
     assert explained == pytest.approx(sum(x.seconds for x in slices))
     assert rates.draws[:, 1].std() > 0.01 * rates.costs[1]
+
+
+def test_readings_between_two_steps_lose_no_time() -> None:
+    """The engine is read more often than it steps: that is no time without work."""
+    seconds = np.arange(1, 41) * 0.1
+    steps = np.floor(seconds)  # a step a second, seen ten times each
+    made = 8 * steps
+    slices = slices_of_rows(
+        np.column_stack([seconds, steps]), np.full(8, 4.0), np.full(8, 10), np.full(8, 4),
+        places=8, counted=np.column_stack([20 * steps, made, np.zeros(40)]),
+    )  # fmt: skip
+    assert sum(one.seconds for one in slices) == pytest.approx(4.0)
+    assert sum(one.output_tokens for one in slices) == pytest.approx(32)
+    assert sum(one.prompt_tokens for one in slices) == pytest.approx(80)

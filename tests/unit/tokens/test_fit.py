@@ -7,7 +7,7 @@ import pytest
 from batchwright.core.errors import RowError
 from batchwright.core.records import Prompt
 from batchwright.tokens.byte_level import ByteTokenizer
-from batchwright.tokens.fit import Fitted, Fitter, OverLength
+from batchwright.tokens.fit import Fitted, Fitter, InputFitter, OverLength
 from batchwright.tokens.hf import HfTokenizer
 
 WORDS = " ".join(f"{number} question" for number in range(100))
@@ -77,3 +77,47 @@ def test_a_template_that_does_not_show_where_to_cut_rejects_the_row(
     with pytest.raises(RowError, match="chat template does not let it be cut") as caught:
         Fitter(tokenizer, 100, "truncate_right").fit(CHAT, ids, 20, 1)
     assert caught.value.code == "prompt_too_long"
+
+
+CLS, SEP = 2, 3
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert: Path) -> HfTokenizer:
+    return HfTokenizer.load(str(tiny_bert))
+
+
+def test_an_input_has_each_special_token_once(bert: HfTokenizer) -> None:
+    fitter = InputFitter(bert, 128, "reject")
+    plain, spelled, empty = fitter.encode(["one two", "[CLS] one two [SEP]", ""])
+    assert plain == spelled
+    assert (plain[0], plain[-1], plain.count(CLS), plain.count(SEP)) == (CLS, SEP, 1, 1)
+    assert empty == [CLS, SEP]
+
+
+@pytest.mark.parametrize("over_length", ["truncate_left", "truncate_right"])
+def test_truncation_of_an_input_keeps_the_special_tokens(
+    bert: HfTokenizer, over_length: OverLength
+) -> None:
+    fitter = InputFitter(bert, 16, over_length)
+    (whole,) = InputFitter(bert, 16, "reject").encode([WORDS])
+    (ids,) = fitter.encode([WORDS])
+    fitted = fitter.fit(ids)
+    body = whole[1:15] if over_length == "truncate_right" else whole[-15:-1]
+    assert fitted == Fitted([CLS, *body, SEP], 0, truncated=True)
+    assert fitter.fit(whole[:15]) == Fitted(whole[:15], 0, truncated=False)
+
+
+def test_an_input_as_long_as_the_context_fits(bert: HfTokenizer) -> None:
+    fitter = InputFitter(bert, 16, "reject")
+    assert fitter.fit([CLS, *[9] * 14, SEP]).truncated is False
+    with pytest.raises(RowError, match="the input has 17 tokens; the model reads 16 at most"):
+        fitter.fit([CLS, *[9] * 15, SEP])
+
+
+@pytest.mark.parametrize("text", [WORDS * 5, "x" * 2000, "word " + "y" * 900, "z " * 3 + "w" * 600])
+def test_a_long_text_gives_the_same_tokens_as_if_read_whole(bert: HfTokenizer, text: str) -> None:
+    fitter = InputFitter(bert, 16, "truncate_right")
+    (shortened,) = fitter.encode([text])
+    (whole,) = InputFitter(bert, 16, "reject").encode([text])
+    assert fitter.fit(shortened) == fitter.fit(whole)._replace(truncated=len(whole) > 16)

@@ -1,0 +1,1 @@
+"""How fast batchwright is beside other ways to run the same rows: `python -m benchmarks.throughput`."""

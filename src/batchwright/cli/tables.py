@@ -1,0 +1,60 @@
+"""Tables that the terminal shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batchwright.core.sweep import SweepPoint, SweepReport
+
+_HEAD = ("settings", "rows/s", "output tokens/s", "KV use", "preemptions", "worth")
+
+
+def sweep_lines(report: SweepReport) -> list[str]:
+    """What a sweep measured, the best marked, and what it did not measure."""
+    rows = [_HEAD, *(_cells(report, index) for index in range(len(report.points)))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    lines = [
+        "  ".join(
+            [
+                ">" if index == report.kept + 1 else " ",
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for index, row in enumerate(rows)
+    ]
+    return [
+        f"sweep on {report.device} with {report.engine}, {report.seconds:,.0f} s; "
+        "worth is against the run's own settings (=)",
+        *lines,
+        *(f"skipped  {reason}" for reason in report.skipped),
+        *_verdict(report),
+    ]
+
+
+def _cells(report: SweepReport, index: int) -> tuple[str, ...]:
+    point = report.points[index]
+    own = index == report.reference
+    return (
+        _named(point),
+        f"{point.rows_per_s:,.1f}",
+        f"{point.output_tokens_per_s:,.0f}",
+        f"{point.kv_use:.0%}",
+        f"{point.preemptions:,}",
+        "=" if own else f"{report.worth(point):+.1%}",
+    )
+
+
+def _named(point: SweepPoint) -> str:
+    return ", ".join(f"{name} {value}" for name, value in point.settings.items())
+
+
+def _verdict(report: SweepReport) -> list[str]:
+    best = _named(report.best)
+    if report.kept == report.reference:
+        return [f"kept     {best}: nothing brought more than noise"]
+    worth = report.worth(report.best)
+    if worth < 0.02:
+        return [f"kept     {best}: {worth:+.1%}, within the noise of the fastest, and smaller"]
+    return [f"kept     {best}: {worth:+.1%}"]

@@ -1,0 +1,144 @@
+"""What the sequencer sees of the engines: who runs, what is taken, how fast it goes."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import orjson
+
+from batchwright.core.records import GROUPED, OrderedPart
+from batchwright.plan.chunks import Ahead
+from batchwright.plan.gate import Known
+from batchwright.plan.guard import Rates, measure_rates
+from batchwright.plan.pace import missing
+from batchwright.rundir import layout
+from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.ledger import read_heartbeat
+from batchwright.rundir.state import RunState
+from batchwright.rundir.storage import Storage
+
+LOOK_EVERY_S = 0.5
+
+# The workers of a run start at the same time; those with an engine have so long to show up.
+PATIENCE_S = 10.0
+
+
+class Watcher:
+    """Reads claims, receipts and heartbeats.
+
+    Args:
+        storage: of the run.
+        replicas: engines that share the work.
+    """
+
+    def __init__(self, storage: Storage, replicas: int) -> None:
+        self._storage = storage
+        self._replicas = replicas
+        self._state = RunState(storage)
+        self._looked_at = float("-inf")
+        self._clock = SystemClock()
+        # Without that claim nobody drives this run, and there is nobody to wait for.
+        claims = storage.names(layout.CLAIMS)
+        driven = any(name.rpartition(".")[0] == layout.ORDER_UNIT for name in claims)
+        self._patient_until = self._clock.monotonic() + (PATIENCE_S if driven else 0.0)
+
+    def read_order(self) -> RunState:
+        """The order as it is on the disk."""
+        self._state.refresh_order()
+        return self._state
+
+    def ordered_parts(self) -> list[OrderedPart]:
+        """Every prepared part, in input order."""
+        first = [batch for batch in self._state.batches if batch.generation == 0]
+        return [part for batch in first for part in batch.parts]
+
+    def is_time_to_look(self) -> bool:
+        """Whether the last look is some time ago; and if so, now is the last."""
+        now = self._clock.monotonic()
+        if now - self._looked_at < LOOK_EVERY_S:
+            return False
+        self._looked_at = now
+        return True
+
+    def missing(self, ahead_s: float, at_least_rows: int = 0) -> Ahead:
+        """What has to be cut now, so that no engine waits for so long; more if more rows are asked for."""
+        self._state.refresh_receipts()
+        taken = {name.rpartition(".")[0] for name in self._storage.names(layout.CLAIMS)}
+        unclaimed = [
+            chunk.num_rows
+            for chunk in self._state.chunks
+            if chunk.name not in taken and chunk.name not in self._state.done
+        ]
+        needed = missing(unclaimed, self._replicas, self.rows_per_s, ahead_s)
+        return Ahead(needed.chunks, max(needed.rows, at_least_rows - sum(unclaimed)))
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows that all engines run in a second, by the chunks so far; 0 before the first."""
+        whole = [one for one in self._state.receipts.values() if one.sequence == 0 and one.last]
+        seconds = sum(one.seconds for one in whole)
+        return self._replicas * sum(one.rows for one in whole) / seconds if seconds else 0.0
+
+    def rates(self) -> Rates:
+        """Work per second of the finished chunks, in both orders."""
+        self._state.refresh_receipts()
+        grouped = {
+            chunk.number
+            for batch in self._state.batches
+            if batch.generation == 0
+            for chunk in batch.chunks
+            if chunk.slices and chunk.slices[0].first_row == GROUPED
+        }
+        return measure_rates(self._state.receipts.values(), grouped)
+
+    def known(self) -> Known:
+        """What is known of engine and answers."""
+        self._state.refresh_receipts()
+        receipts = self._state.receipts.values()
+        answered = sum(one.ok for one in receipts)
+        tokens = sum(one.completion_tokens for one in receipts)
+        rates = self.rates().in_file_order
+        return Known(
+            kv_tokens=self._kv_tokens(),
+            mean_output=tokens / answered if answered else None,
+            tokens_per_s=self._replicas * median(rates) if rates else None,
+        )
+
+    def may_decide(self) -> bool:
+        """Whether the size of the KV cache is known, or a running worker will soon say it."""
+        return self._kv_tokens() is not None or self.knows_soon()
+
+    def knows_soon(self) -> bool:
+        """Whether a running worker will soon have said how large its cache and its answers are."""
+        self._state.refresh_receipts()
+        workers = self._workers()
+        if not workers:
+            return self._is_patient()
+        if not any(worker.get("engine") for worker in workers):
+            return True
+        return bool(self._kv_tokens()) and not self._state.receipts
+
+    def somebody_runs(self) -> bool:
+        """Whether there is a worker with an engine, or one that is starting it."""
+        return bool(self._workers()) or self._is_patient()
+
+    def _is_patient(self) -> bool:
+        return self._clock.monotonic() < self._patient_until
+
+    def _workers(self) -> list[dict[str, Any]]:
+        names = [name.removesuffix(".json") for name in self._storage.names(layout.WORKERS)]
+        found = [read_heartbeat(self._storage, name) for name in names]
+        return [one for one in found if one.get("role") == "infer" and not one.get("ended")]
+
+    def _kv_tokens(self) -> int | None:
+        """By the newest engine; by the plan if there is none yet."""
+        engines = [one for one in self._workers() if one.get("engine")]
+        if engines:
+            newest = max(engines, key=lambda one: float(one["at"]))
+            return int(newest["engine"].get("kv_tokens") or 0) or None
+        raw = self._storage.read_if_there(layout.PLAN)
+        try:
+            return int(orjson.loads(raw or b"{}")["kv_capacity_tokens"]) or None
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
+            return None

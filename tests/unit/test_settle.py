@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from batchwright.config.job import Job
+from batchwright.config.load import make_job
+from batchwright.core.errors import JobError
+from batchwright.plan.gpus import find_gpu
+from batchwright.planning import Cards
+from batchwright.roles import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
+from batchwright.rundir import layout
+from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.storage import Storage
+from batchwright.settle import settle
+from batchwright.survey import survey
+
+H200 = Cards(find_gpu("H200"), 1, linked=False, cores=16)
+GO = threading.Event()
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"prompt": "word " * n}) + "\n" for n in range(1, 200)))
+    return path
+
+
+def job_for(rows: Path, model: Path, **overrides: object) -> Job:
+    data = {"input": {"path": str(rows)}, "model": {"name": str(model)}}
+    return make_job(data, {"sampling.max_tokens": 100, **overrides})
+
+
+def settled(job: Job, folder: Path, cards: Cards | None = H200) -> Manifest:
+    manifest, _ = settle(survey(job), job, cards, Storage(folder), GO)
+    return manifest
+
+
+def test_without_a_card_nothing_is_planned(rows: Path, tiny_model: Path, tmp_path: Path) -> None:
+    job = job_for(rows, tiny_model)
+    assert settled(job, tmp_path / "run", None) == survey(job)
+
+
+def test_the_engine_gets_the_plan_and_the_jobs_own_options_win(
+    rows: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    job = job_for(rows, tiny_model, **{"engine.options.max_num_seqs": 48})
+    manifest = settled(job, tmp_path / "run")
+    settings = engine_settings(manifest, job, job_tokenizer(job))
+    assert settings.max_num_seqs == 48
+    assert settings.options["max_num_batched_tokens"] == 16_384
+    assert settings.max_model_len == manifest.max_model_len
+    assert "max_model_len" not in manifest.planned
+    assert (num_replicas(manifest, job), gpus_per_replica(manifest, job)) == (1, 1)
+    other = job_for(rows, tiny_model, **{"engine.options.max_num_batched_tokens": 4096})
+    settings = engine_settings(settled(other, tmp_path / "b"), other, job_tokenizer(other))
+    assert settings.options["max_num_batched_tokens"] == 4096
+
+
+def test_two_cards_give_two_replicas_unless_told_otherwise(
+    rows: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    two = replace(H200, count=2)
+    job = job_for(rows, tiny_model)
+    assert num_replicas(settled(job, tmp_path / "a", two), job) == 2
+    job = job_for(rows, tiny_model, **{"run.replicas": 1})
+    assert num_replicas(settled(job, tmp_path / "b", two), job) == 1
+
+
+def test_a_row_may_use_the_models_context_where_it_fits(
+    rows: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    config = json.loads((tiny_model / "config.json").read_text())
+    job = job_for(rows, tiny_model)
+    assert settled(job, tmp_path / "a").max_model_len == config["max_position_embeddings"]
+    asked = job_for(rows, tiny_model, **{"engine.options.max_model_len": 512})
+    assert settled(asked, tmp_path / "b").max_model_len == 512
+
+
+def test_a_plan_that_cannot_work_ends_the_run_before_it_starts(
+    rows: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    job = job_for(rows, tiny_model, **{"engine.options.kv_cache_memory_bytes": 1000})
+    with pytest.raises(JobError, match="does not hold one row"):
+        settled(job, tmp_path / "run")
+
+
+def test_what_a_pilot_measured_is_planned_with(
+    rows: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    storage = Storage(tmp_path / "run")
+    job = job_for(
+        rows, tiny_model,
+        **{"sampling.max_tokens": 3000, "engine.options.kv_cache_memory_bytes": 64 << 20},
+    )  # fmt: skip
+    _, before = settle(survey(job), job, H200, storage, GO)
+    storage.put(layout.PILOT, orjson.dumps({"outputs": {"lengths": [5], "counts": [100]}}))
+    _, after = settle(survey(job), job, H200, storage, GO)
+    assert before is not None
+    assert after is not None
+    assert after.value("max_num_seqs") > before.value("max_num_seqs")
