@@ -19,7 +19,7 @@ demo: setup ## A real small model answers 60 real rows with vLLM on this machine
 test: setup ## Run the tests
 	@.venv/bin/python -m pytest $(ARGS)
 
-bench: setup ## batchwright beside vLLM's LLM.generate on this machine's CPU (about 8 minutes on two idle cores)
+bench: setup ## batchwright beside vLLM's LLM.generate on this machine's CPU (10 minutes at most)
 	@.venv/bin/python -m benchmarks.throughput --tiny 25m --workloads W1-short,W3-1.2 \
 	  --systems batchwright,llm-tuned --repeats 3 --dir runs/bench --budget-s 600 $(ARGS)
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import tempfile
+import threading
 import time
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from batchwright.core.plan import GpuFacts, Plan
 from batchwright.core.ports import EngineSettings
 from batchwright.core.records import Request
 from batchwright.core.workload import LengthHistogram, Workload
+from batchwright.engines.bench import Bench, Pace
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
+from batchwright.pilot.replay import replay
 from batchwright.plan.gpus import find_gpu
 from batchwright.plan.model_facts import model_facts
 from batchwright.plan.search import make_plan
@@ -81,26 +84,6 @@ def requests_for(workload: Workload, vocab_size: int, seed: int = 0) -> list[Req
     ]
 
 
-def run(settings: EngineSettings, requests: list[Request]) -> tuple[float, float, int]:
-    """Seconds to start, seconds for all rows, preemptions."""
-    supervisor = Supervisor(engine_process, settings)
-    began = time.monotonic()
-    supervisor.start()
-    started = time.monotonic()
-    todo = iter(requests)
-    left = len(requests)
-    while left:
-        room = supervisor.room()
-        supervisor.submit(list(islice(todo, room)))
-        outcomes = supervisor.step(1.0)
-        assert all(outcome.error_code is None for outcome in outcomes), outcomes[:1]
-        left -= len(outcomes)
-    ended = time.monotonic()
-    preemptions = supervisor.gauges().preemptions
-    supervisor.stop()
-    return started - began, ended - started, preemptions
-
-
 def compare_kv(models: list[Path], gpu: GpuFacts) -> None:
     workload = Workload(LengthHistogram.of([200, 500, 1500] * 4000), None, max_tokens=500)
     print("| model | utilization | predicted tokens | reported | error | start s |")
@@ -123,28 +106,37 @@ def compare_kv(models: list[Path], gpu: GpuFacts) -> None:
 
 
 def sweep(model: Path, gpu: GpuFacts, workload: Workload, values: list[int]) -> None:
+    """One engine with the largest value; the others are had by feeding it fewer rows at a time."""
     plan = plan_for(model, gpu, workload)
     planned = int(plan.value("max_num_seqs"))
-    settings = settings_for(model, plan)
-    requests = requests_for(workload, settings.vocab_size)
-    tokens = sum(request.max_tokens for request in requests)
     prediction = plan.prediction.rows_per_s
     print(f"{model.name}: planned max_num_seqs {planned}, predicted {prediction:,.0f} rows/s")
-    print("| max_num_seqs | rows/s | output tokens/s | preemptions | start s |")
-    print("|---|---|---|---|---|")
-    for value in dict.fromkeys([planned, *values]):
-        varied = plan if value == planned else plan_for(model, gpu, workload, max_num_seqs=value)
-        start_s, run_s, preemptions = run(settings_for(model, varied), requests)
+    tried = sorted({planned, *values})
+    settings = settings_for(model, plan_for(model, gpu, workload, max_num_seqs=tried[-1]))
+    requests = requests_for(workload, settings.vocab_size)
+    each = (workload.prompts.total + sum(one.max_tokens for one in requests)) / len(requests)
+    bench = Bench([Supervisor(engine_process, settings)], replay(requests))
+    began = time.monotonic()
+    bench.start()
+    print(f"engine up after {time.monotonic() - began:.0f} s", flush=True)
+    print("| max_num_seqs | rows/s | output tokens/s | KV use | preemptions | seconds |")
+    print("|---|---|---|---|---|---|", flush=True)
+    rates: dict[int, float] = {}
+    for value in tried:
+        pace = Pace(min_s=4.0, turns=1.0)
+        reading = bench.measure(value, pace, math.inf, threading.Event())
+        assert reading is not None, "there is no deadline"
+        rates[value] = (reading.prompt_tokens_per_s + reading.output_tokens_per_s) / each
         print(
-            f"| {value} | {len(requests) / run_s:,.1f} | {tokens / run_s:,.0f} | {preemptions} | "
-            f"{start_s:.0f} |",
+            f"| {value} | {rates[value]:,.1f} | {reading.output_tokens_per_s:,.0f} | "
+            f"{reading.kv_use:.0%} | {reading.preemptions} | {reading.seconds:.1f} |",
             flush=True,
         )
+    bench.stop()
+    print(f"planned {planned}: {rates[planned] / max(rates.values()):.1%} of the best")
 
 
 def lognormal(rng: random.Random, mean: float, sigma: float, low: int, high: int) -> int:
-    import math
-
     mu = math.log(mean) - sigma * sigma / 2
     return max(low, min(high, round(rng.lognormvariate(mu, sigma))))
 
@@ -155,7 +147,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--gpu", default="H200")
     parser.add_argument("--rows", type=int, default=3000)
-    parser.add_argument("--values", type=int, nargs="*", default=[128, 256, 512, 1024])
+    parser.add_argument("--values", type=int, nargs="*", default=[64, 128, 256, 512, 1024])
     args = parser.parse_args()
     gpu = find_gpu(args.gpu)
     if args.what == "kv":

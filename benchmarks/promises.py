@@ -87,9 +87,15 @@ def measure(model: Path, name: str, folder: Path, scale: float, options: list[st
     up_at = min(event["at"] for event in events if event["event"] == "engine_up")
     done_at = max(path.stat().st_mtime for path in (run_dir / "receipts").iterdir())
     work_s = done_at - up_at
-    said = [3600 * report["hours"][key] - report["start_up_s"] for key in ("low", "estimate", "high")]
+    said = [
+        3600 * report["hours"][key] - report["start_up_s"] for key in ("low", "estimate", "high")
+    ]
     true_rate = len(rows) / work_s
-    before = f"{predicted['rows_per_s']:,.1f} ({predicted['rows_per_s'] / true_rate - 1:+.0%})" if predicted else "no card"
+    before = (
+        f"{predicted['rows_per_s']:,.1f} ({predicted['rows_per_s'] / true_rate - 1:+.0%})"
+        if predicted
+        else "no card"
+    )
     return [
         name,
         f"{len(rows):,}",
@@ -123,9 +129,7 @@ def main() -> None:
     ]  # fmt: skip
     lines = [head, ["---"] * len(head)]
     for name in arguments.workloads.split(","):
-        lines.append(
-            measure(arguments.model, name, arguments.folder, arguments.scale, options)
-        )
+        lines.append(measure(arguments.model, name, arguments.folder, arguments.scale, options))
         print(f"| {' | '.join(lines[-1])} |", file=sys.stderr, flush=True)
     for line in lines:
         print(f"| {' | '.join(line)} |")

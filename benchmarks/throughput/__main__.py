@@ -194,42 +194,59 @@ class Bench:
             raise SystemExit(f"no system {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
         plan = schedule.by_system if self.share else schedule.rotated
         turns = plan(self.names, systems, args.repeats)
-        budget = schedule.Budget(args.budget_s, len(systems) if self.share else 1)
-        current: System | None = None
         made = {name: make_system(name, share=self.share, stats=args.llm_stats) for name in systems}
-        for place, turn in enumerate(turns):
-            if current is not None and current.name != turn.system:
-                current.close()
-                if self.share:
-                    budget.begin_block(self.now_s())
-            current = made[turn.system]
-            self.take(turn, current, budget)
-            say(f"  {place + 1} of {len(turns)} after {self.now_s():.0f} s")
-        if current is not None:
-            current.close()
+        able = sum(not isinstance(one, NotThere) for one in made.values())
+        budget = schedule.Budget(args.budget_s, able if self.share else 1)
+        refused = self.pass_over(turns, made, budget)
+        if refused:  # what other systems left of their shares
+            budget.begin_block(self.now_s())
+            for turn in self.pass_over(refused, made, budget):
+                self.note(turn, None, budget.refusal(turn, self.now_s()))
         print("\n".join(table(self.records)))
         say(f"raw figures in {self.out}, data and logs in {self.folder}")
 
+    def pass_over(
+        self, turns: list[schedule.Turn], made: dict[str, System], budget: schedule.Budget
+    ) -> list[schedule.Turn]:
+        """Make these runs; returns those that there was no time for."""
+        refused = []
+        current: System | None = None
+        for place, turn in enumerate(turns):
+            system = made[turn.system]
+            if current is not None and current is not system:
+                current.close()
+                if self.share and not isinstance(current, NotThere):
+                    budget.begin_block(self.now_s())
+            current = system
+            if not isinstance(system, NotThere) and budget.refusal(turn, self.now_s()):
+                refused.append(turn)
+                continue
+            self.take(turn, system, budget)
+            say(f"  {place + 1} of {len(turns)} after {self.now_s():.0f} s")
+        if current is not None:
+            current.close()
+        return refused
+
     def take(self, turn: schedule.Turn, system: System, budget: schedule.Budget) -> None:
-        """One turn: a run, or why there is none."""
-        problem = budget.refusal(turn, self.now_s())
-        measured = None
+        """One run, and what came of it."""
         began_s = self.now_s()
-        if not problem:
-            case = self.case_for(turn)
-            try:
-                measured = system.run(case, turn.repeat, budget.left_s(began_s, RUN_TIMEOUT_S))
-            except RunProblem as error:
-                problem = str(error)
-            else:
-                budget.took(turn, self.now_s() - began_s)
+        try:
+            measured = system.run(
+                self.case_for(turn), turn.repeat, budget.left_s(began_s, RUN_TIMEOUT_S)
+            )
+        except RunProblem as error:
+            self.note(turn, None, str(error))
+        else:
+            budget.took(turn, self.now_s() - began_s)
+            self.note(turn, measured, "")
+
+    def note(self, turn: schedule.Turn, measured: Measured | None, problem: str) -> None:
+        """Keep a record, and say it."""
         record = self.record(turn, measured, problem)
         self.records.append(record)
         with self.out.open("a") as file:
             file.write(json.dumps(record.as_json()) + "\n")
-        result = (
-            problem or f"{record.rows / seconds(measured):,.1f} rows/s" if measured else problem
-        )
+        result = f"{record.rows / seconds(measured):,.1f} rows/s" if measured else problem
         say(f"{turn.workload} {turn.system} run {turn.repeat + 1}: {result}")
 
     def case_for(self, turn: schedule.Turn) -> Case:

@@ -70,7 +70,7 @@ def of_batchwright(line: dict[str, Any]) -> Answer:
         line["id"],
         line["prompt_tokens"],
         len(vector) if vector else line["completion_tokens"],
-        line["cached_tokens"],
+        line.get("cached_tokens"),
     )
 
 

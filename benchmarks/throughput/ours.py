@@ -84,6 +84,8 @@ class Batchwright:
             settings.append(f"model.dtype={options['dtype']}")
         if case.workload.task == "embed":
             settings.append("task=embed")
+            if not (case.model / "modules.json").is_file():  # dummies do not say how they pool
+                settings.append("embedding.pooling=mean")
         else:
             settings += ["sampling.ignore_eos=true", f"sampling.max_tokens={longest(case)}"]
         command = [

@@ -61,12 +61,15 @@ class Budget:
         self._blocks -= 1
 
     def expected_s(self, turn: Turn) -> float:
-        """As long as this took last; else as the longest of the same workload; else a guess."""
+        """As long as this took last; else the longest of its workload or system; else a guess."""
         known = self._took_s.get((turn.workload, turn.system))
         if known is not None:
             return known
-        same = [took for (workload, _), took in self._took_s.items() if workload == turn.workload]
-        return max(same, default=min(FIRST_GUESS_S, (self._total_s or FIRST_GUESS_S) / 4))
+        for part, wanted in ((0, turn.workload), (1, turn.system)):
+            alike = [took for turn_of, took in self._took_s.items() if turn_of[part] == wanted]
+            if alike:
+                return max(alike)
+        return min(FIRST_GUESS_S, (self._total_s or FIRST_GUESS_S) / 4)
 
     def refusal(self, turn: Turn, now_s: float) -> str:
         """Why there is no time for this run; empty if there is."""

@@ -50,7 +50,7 @@ GPU = Sizes(
 CPU = Sizes(
     uniform_rows=384, uniform_prompt=128, uniform_output=32, long_rows=96,
     system_rows=512, system_prompt=256,
-    document_tokens=640, question_tokens=64, questions=6, document_output=4,
+    document_tokens=256, question_tokens=32, questions=8, document_output=4,
     tree=(256, 4, 4, 256), decode_rows=96, decode_median=60.0, mixed_rows=48,
     tail_rows=256, tail_median=16.0, longest_output=400, embed_rows=2_000,
     kv_tokens=16_384,

@@ -203,13 +203,9 @@ class _Driver:
         up = sum(worker.get("phase") == "running" for worker in infer if not worker.get("ended"))
         work = sum(worker.get("work", 0) for worker in infer)
         step = self._growth.look(self._clock.monotonic(), up // len(self._cards), work, eta_s)
-        if step is None:
-            return
-        self._events.write(f"engines_{step}", engines_per_gpu=len(self._layers))
-        if step == "add":
-            self._add_engines()
-        else:
-            self._drop_engines()
+        if step is not None:
+            self._events.write(f"engines_{step}", engines_per_gpu=len(self._layers))
+            (self._add_engines if step == "add" else self._drop_engines)()
 
     def look(self) -> bool:
         """Read what is new; True when every row has its fate."""
@@ -271,6 +267,12 @@ class _Driver:
         if ended.exit_code == 0 or ended.name in self._dropped:
             return
         error = reported_error(read_heartbeat(self._storage, ended.name))
+        if self._growth.on_trial and ended.name in self._layers[-1]:
+            reason = f"exit code {ended.exit_code}" if error is None else error.message
+            self._events.write("engines_given_up", reason=reason)
+            self._drop_engines()
+            self._growth.give_up()
+            return
         if error is not None:
             raise error
         self._events.write("worker_died", name=ended.name, exit_code=ended.exit_code)

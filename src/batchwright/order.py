@@ -16,7 +16,6 @@ from batchwright.arrange import Arrangement, block_size, remove_leftovers
 from batchwright.core.errors import StorageError
 from batchwright.core.records import Chunk, OrderBatch, OrderDecision, PreparedReceipt, Slice
 from batchwright.numbering import (
-    PILOT_SEED,
     Numbered,
     Numbering,
     Position,
@@ -32,7 +31,7 @@ from batchwright.plan.chunks import (
 )
 from batchwright.plan.gate import UNKNOWN_CACHE
 from batchwright.plan.guard import judge
-from batchwright.plan.pace import AFTER_S, WHILE_PREPARING_S, rows_meanwhile
+from batchwright.plan.pace import AFTER_S, SHORT_S, WHILE_PREPARING_S, arranging_s, rows_meanwhile
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
@@ -41,8 +40,6 @@ from batchwright.rundir.prepared import row_numbers
 from batchwright.rundir.state import last_rows
 from batchwright.rundir.storage import Storage
 from batchwright.watching import Watcher
-
-__all__ = ["PILOT_SEED", "Sequencer"]
 
 PARTS_PER_BATCH = 16
 
@@ -202,9 +199,9 @@ class Sequencer:
         if self._decision is None:
             return self._decide(self._arrangement)
         rows = count_rows(self._at.waiting)
-        ahead = rows_meanwhile(
-            rows, self._arrangement.prompt_tokens, self._replicas, self._watcher.rows_per_s
-        )
+        seconds = arranging_s(rows, self._arrangement.prompt_tokens)
+        in_time = self._watcher.is_starting() and seconds < SHORT_S
+        ahead = 0 if in_time else rows_meanwhile(seconds, self._replicas, self._watcher.rows_per_s)
         if self._watcher.somebody_runs() and self._top_up(ahead):
             return True
         self._steps = self._arrangement.group(
@@ -233,9 +230,12 @@ class Sequencer:
 
     def _decide(self, arrangement: Arrangement) -> bool:
         """Write down which order the rest gets, once that can be said."""
-        if self._asked == "auto" and self._watcher.knows_soon():
+        decision = arrangement.decide(self._asked, self._watcher.known())
+        # Answers are taken to fill their caps while none is known, which makes prompts look cheap:
+        # what pays even so need not wait for the first answers.
+        if self._asked == "auto" and decision.order == "file" and self._watcher.knows_soon():
             return self._top_up()
-        return self._settle(arrangement.decide(self._asked, self._watcher.known()))
+        return self._settle(decision)
 
     def _settle(self, decision: OrderDecision) -> bool:
         if self._storage.commit(layout.ORDER_DECISION, artifacts.dump(decision)):
@@ -268,7 +268,7 @@ class Sequencer:
             if verdict == "back":
                 return self._go_back()
             if verdict == "wait":
-                ahead = self._watcher.missing(AFTER_S)
+                ahead = self._watcher.missing(AFTER_S, at_least_rows=1)
                 if not any(ahead):
                     return False
             else:

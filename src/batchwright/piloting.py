@@ -16,7 +16,7 @@ from batchwright.core.errors import JobError
 from batchwright.core.pilot import Interval, PilotMeasure, PilotReport, WorkSlice
 from batchwright.core.records import Chunk, Slice
 from batchwright.core.workload import LengthHistogram
-from batchwright.order import PILOT_SEED
+from batchwright.numbering import PILOT_SEED
 from batchwright.pilot.estimate import estimate
 from batchwright.pilot.sample import choose_rows
 from batchwright.pilot.slices import slices_of_rows

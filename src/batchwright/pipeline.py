@@ -29,14 +29,12 @@ from batchwright.profiling import choose_processes, profile_rows
 from batchwright.promise import Promise, with_pilot
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
-from batchwright.rundir.events import Events
 from batchwright.rundir.ledger import read_heartbeat
-from batchwright.rundir.manifest import Manifest, existing_run, open_manifest
-from batchwright.rundir.mend import remove_torn_files
+from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.rejected import RejectedRows, column_kinds
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
-from batchwright.settle import settle
+from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.survey import check_engine, survey
 from batchwright.write.export import export_results
 from batchwright.write.verify import Verification, verify_parts
@@ -79,10 +77,14 @@ def profile(
     *,
     sample: float | None,
     cache_tokens: int | None,
+    run_dir: Path,
 ) -> LengthProfile:
-    """Measure how long the work is: token lengths, duplicates, shared prefixes. No engine."""
+    """Measure how long the work is: token lengths, duplicates, shared prefixes. No engine.
+
+    Where a pilot of the job has left its figures in `run_dir`, the lengths of its answers too.
+    """
     manifest = survey(job)
-    return profile_rows(
+    lengths = profile_rows(
         manifest,
         job,
         sample=sample,
@@ -91,13 +93,19 @@ def profile(
         say=say,
         stop=stop,
     )
+    return replace(lengths, outputs=outputs_of_pilot(run_dir, manifest))
 
 
 def plan(
-    job: Job, stop: threading.Event, say: Callable[[int], None], *, sample: float | None
+    job: Job,
+    stop: threading.Event,
+    say: Callable[[int], None],
+    *,
+    sample: float | None,
+    run_dir: Path,
 ) -> tuple[Plan, LengthProfile]:
     """Choose the engine's settings for the job's own rows and cards. No GPU needed."""
-    lengths = profile(job, stop, say, sample=sample, cache_tokens=None)
+    lengths = profile(job, stop, say, sample=sample, cache_tokens=None, run_dir=run_dir)
     chosen = plan_job(job, lengths)
     cache_tokens = chosen.memory.capacity_tokens
     return chosen, replace(lengths, prefix=lengths.prefix.at(cache_tokens))
@@ -117,7 +125,8 @@ def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple
     if not job.run.pilot_rows:
         raise JobError("run.pilot_rows is 0", "Give the pilot some rows: --rows 1000.")
     wanted = replace(survey(job), pilot_rows=job.run.pilot_rows)
-    storage, manifest, _ = _open(run_dir, wanted, job, stop)
+    opened = open_settled(run_dir, wanted, job, own_cards(job), stop)
+    storage, manifest = opened.storage, opened.manifest
     begun = _read_state(storage)
     if not manifest.pilot_rows or (begun.batches and not begun.pilot):
         raise JobError(
@@ -130,6 +139,8 @@ def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple
     report = pilot_report(
         storage, manifest, job, state, rows_total=counts.rows - counts.rejected, alone=True
     )
+    storage.put(layout.PILOT, orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2))
+    report = replace(report, plan_changes=replan(opened, job, own_cards(job), stop))
     storage.put(layout.PILOT, orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2))
     return report, storage.root
 
@@ -150,11 +161,12 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
     """
     started_at = time.monotonic()
     check_engine(job)
-    storage, manifest, resumed = _open(run_dir, with_pilot(survey(job)), job, stop)
+    opened = open_settled(run_dir, with_pilot(survey(job)), job, own_cards(job), stop)
+    storage, manifest = opened.storage, opened.manifest
     storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
     _check_writable(_results_dir(storage, job))
     state = _read_state(storage)
-    done_before = state.counts().settled if resumed else 0
+    done_before = state.counts().settled if opened.resumed else 0
     promise = Promise(storage, manifest, job, SystemClock())
     if promise.has_budget and manifest.pilot_rows:
         drive(storage, manifest, job, watch, stop, THE_PILOT)
@@ -162,25 +174,6 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
     drive(storage, manifest, job, watch, stop, judge=promise.look)
     results = finish(storage, manifest, job)
     return _conclude(storage, results, started_at, done_before)
-
-
-def _open(
-    run_dir: Path, wanted: Manifest, job: Job, stop: threading.Event
-) -> tuple[Storage, Manifest, bool]:
-    """The run directory, what is in it mended, and the engine's settings for this machine."""
-    storage = Storage(run_dir)
-    settled, plan = settle(wanted, job, own_cards(job), storage, stop)
-    manifest, resumed = open_manifest(storage, settled)
-    if plan is not None:
-        storage.put(layout.PLAN, orjson.dumps(plan.as_json(), option=orjson.OPT_INDENT_2))
-    mend(storage)
-    return storage, manifest, resumed
-
-
-def mend(storage: Storage) -> None:
-    """Remove what a power cut tore, and note it: what it stood for is done again."""
-    for path in remove_torn_files(storage):
-        Events(storage, "mend", SystemClock()).write("torn_file_removed", path=path)
 
 
 def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[str] = ()) -> Summary:

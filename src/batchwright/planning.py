@@ -61,7 +61,7 @@ def plan_job(job: Job, profile: LengthProfile) -> Plan:
     """
     if job.task == "embed":
         raise JobError("there is no plan for task: embed: its batches suit themselves to the rows")
-    return plan_on(choose_cards(job), job, profile)
+    return plan_on(choose_cards(job), job, profile, outputs=profile.outputs)
 
 
 def plan_on(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import orjson
 
@@ -12,15 +13,68 @@ from batchwright.core.errors import JobError
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
 from batchwright.core.workload import LengthHistogram
+from batchwright.plan.explain import shown
 from batchwright.planning import Cards, plan_on
 from batchwright.profiling import look_at_rows
 from batchwright.rundir import layout
-from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.events import Events
+from batchwright.rundir.manifest import Manifest, differences, existing_run, open_manifest
+from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.storage import Storage
 from batchwright.tokens.context import context_length
 
 # A longer context is taken only if the rows seen need it: block tables grow with it.
 COMMON_CONTEXT = 32_768
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run directory ready to be worked on; `plan` is None where there are no cards."""
+
+    storage: Storage
+    manifest: Manifest
+    plan: Plan | None
+    resumed: bool
+
+
+def open_settled(
+    run_dir: Path, wanted: Manifest, job: Job, cards: Cards | None, stop: threading.Event
+) -> Opened:
+    """Make or open a run directory, with the engine's settings for these cards, and mend it."""
+    storage = Storage(run_dir)
+    settled, plan = settle(wanted, job, cards, storage, stop)
+    manifest, resumed = open_manifest(storage, settled)
+    if plan is not None:
+        storage.put(layout.PLAN, orjson.dumps(plan.as_json(), option=orjson.OPT_INDENT_2))
+    mend(storage)
+    return Opened(storage, manifest, plan, resumed)
+
+
+def mend(storage: Storage) -> None:
+    """Remove what a power cut tore, and note it: what it stood for is done again."""
+    for path in remove_torn_files(storage):
+        Events(storage, "mend", SystemClock()).write("torn_file_removed", path=path)
+
+
+def replan(opened: Opened, job: Job, cards: Cards | None, stop: threading.Event) -> tuple[str, ...]:
+    """Plan again with what the run's pilot has measured; returns what changed, a line each."""
+    if opened.plan is None:
+        return ()
+    _, plan = settle(opened.manifest, job, cards, opened.storage, stop)
+    assert plan is not None, "there was one for the same cards"
+    opened.storage.put(layout.PLAN, orjson.dumps(plan.as_json(), option=orjson.OPT_INDENT_2))
+    return what_changed(opened.plan, plan)
+
+
+def what_changed(before: Plan, after: Plan) -> tuple[str, ...]:
+    """The settings that differ, each with the new reason."""
+    found = []
+    for name, setting in after.settings.items():
+        old = before.settings.get(name)
+        if old is not None and old.value != setting.value:
+            found.append(f"{name} {shown(old.value)} -> {shown(setting.value)}: {setting.why}")
+    return tuple(found)
 
 
 def settle(
@@ -44,7 +98,7 @@ def settle(
     if cards is None:
         return manifest, None
     lengths = look_at_rows(manifest, job, stop)
-    length, plan = _plan(cards, manifest, job, lengths, _outputs_of_pilot(storage))
+    length, plan = _plan(cards, manifest, job, lengths, outputs_of_pilot(storage.root, manifest))
     planned = {**plan.engine_options(), "replicas": plan.replicas}
     del planned["max_model_len"]
     if plan.pool_of_each is not None:
@@ -84,9 +138,23 @@ def longest_of_use(manifest: Manifest, job: Job, lengths: LengthProfile) -> int:
     return min(own, max(COMMON_CONTEXT, 2 * seen))
 
 
-def _outputs_of_pilot(storage: Storage) -> LengthHistogram | None:
-    raw = storage.read_if_there(layout.PILOT)
-    found = None if raw is None else orjson.loads(raw).get("outputs")
+def outputs_of_pilot(run_dir: Path, manifest: Manifest) -> LengthHistogram | None:
+    """Output tokens of the answers of a run's pilot.
+
+    Args:
+        run_dir: of the run.
+        manifest: of the surveyed job.
+
+    Returns:
+        None if there has been no pilot, or the folder holds another job.
+    """
+    if not (run_dir / layout.MANIFEST).is_file():
+        return None
+    _, there = existing_run(run_dir)
+    if differences(there.fingerprint, manifest.fingerprint):
+        return None
+    path = run_dir / layout.PILOT
+    found = orjson.loads(path.read_bytes()).get("outputs") if path.is_file() else None
     if not found or not found["counts"]:
         return None
     return LengthHistogram(tuple(found["lengths"]), tuple(found["counts"]))

@@ -62,7 +62,12 @@ class Watcher:
         return True
 
     def missing(self, ahead_s: float, at_least_rows: int = 0) -> Ahead:
-        """What has to be cut now, so that no engine waits for so long; more if more rows are asked for."""
+        """What has to be cut now, so that no engine waits for so long; more if more rows are asked for.
+
+        Nothing while engines are only starting: what is not cut yet can still be put in order.
+        """
+        if self.is_starting() and not at_least_rows:
+            return Ahead(0, 0)
         self._state.refresh_receipts()
         taken = {name.rpartition(".")[0] for name in self._storage.names(layout.CLAIMS)}
         unclaimed = [
@@ -118,6 +123,13 @@ class Watcher:
         if not any(worker.get("engine") for worker in workers):
             return True
         return bool(self._kv_tokens()) and not self._state.receipts
+
+    def is_starting(self) -> bool:
+        """Whether engines are on their way and none is up yet."""
+        workers = self._workers()
+        if not workers:
+            return self._is_patient()
+        return not any(worker.get("engine") for worker in workers)
 
     def somebody_runs(self) -> bool:
         """Whether there is a worker with an engine, or one that is starting it."""

@@ -23,8 +23,9 @@ from batchwright.rundir.storage import Storage
 from batchwright.rundir.telemetry import Tally, Telemetry
 from batchwright.rundir.timings import Timings
 
-# A second chunk may wait for its commit while a third runs; more would only use memory.
-COMMITS_AT_ONCE = 2
+# So many chunks may wait for their commits: a slow disk must not stop the engine at once, but what
+# is not written takes memory.
+COMMITS_AT_ONCE = 8
 
 STEP_TIMEOUT_S = 0.1
 
@@ -94,6 +95,7 @@ class Worker:
                 self._timings.engine_is_up()
             self._events.write("engine_up", name=self._engine.name, version=self._engine.version)
             self._tally.phase = "running"
+            self._ledger.heartbeat(self._state())  # chunks are cut once an engine is up
             try:
                 self._loop(stop)
             finally:

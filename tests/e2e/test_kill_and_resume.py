@@ -76,12 +76,19 @@ def test_sigkill_of_everything(
     assert result_bytes(run_dir) == undisturbed
 
 
+def wait_for_a_receipt(process: subprocess.Popen[bytes], run_dir: Path) -> None:
+    """The run is under way: a fixed time would be too short on one machine and too long on another."""
+    while not any(run_dir.glob("receipts/*")):
+        assert process.poll() is None, "the run ended by itself"
+        time.sleep(0.02)
+
+
 def test_sigkill_of_the_parent_alone(
     options: list[str], undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
     process = start(*options, "--dir", run_dir)
-    time.sleep(2.5)
+    wait_for_a_receipt(process, run_dir)
     process.kill()
     process.wait()
     call(*options, "--dir", run_dir)
@@ -99,7 +106,7 @@ def test_asked_to_stop(
 ) -> None:
     run_dir = tmp_path / "run"
     process = start(*options, "--dir", run_dir)
-    time.sleep(2.5)
+    wait_for_a_receipt(process, run_dir)
     process.send_signal(number)
     assert process.wait(timeout=60) == exit_code
     status = call("status", run_dir)

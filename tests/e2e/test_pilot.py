@@ -101,12 +101,12 @@ def test_a_run_begins_with_a_pilot_and_tells_its_hours(tmp_path: Path) -> None:
 
     none = tmp_path / "none"
     ended = run_command("run", *options(path, none), "--set", "run.pilot_rows=0", "--json")
-    assert "pilot" not in ended.stderr
+    assert "pilot of" not in ended.stderr
     assert result_bytes(none) == result_bytes(run_dir)
 
 
 def test_a_small_job_has_no_pilot(rows: Path, tmp_path: Path) -> None:
     ended = run_command("run", *options(rows, tmp_path / "run"), "--json")
     assert ended.returncode == 0
-    assert "pilot" not in ended.stderr
+    assert "pilot of" not in ended.stderr
     assert not (tmp_path / "run" / "pilot.json").exists()

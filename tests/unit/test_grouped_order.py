@@ -102,24 +102,45 @@ def finish(
     pytest.fail("the run does not end")
 
 
-def test_while_the_order_is_open_only_a_few_chunks_are_cut(run: SmallRun) -> None:
+def test_nothing_is_cut_while_engines_only_start(run: SmallRun) -> None:
     engines = Engines(run)
     sequencer = Sequencer(run.storage, run.manifest)
     advance(sequencer)
-    assert [len(rows) for rows in run.chunk_rows()] == [5, 5, 5]
+    assert run.chunk_rows() == []
     assert run.state().counts().rows == ROWS
+    assert not run.state().counts().ordered
+    engines.start()
+    advance(sequencer)
+    assert decision(run).order == "prefix", "it pays even if every answer fills its cap"
+    assert len(rows_by_order(run)[0]) <= 15, "what the engine needs for the moment"
+
+
+def test_what_the_plan_says_of_the_cache_is_enough(run: SmallRun) -> None:
+    Engines(run)
+    run.storage.put(layout.PLAN, json.dumps({"kv_capacity_tokens": SMALL_CACHE}).encode())
+    sequencer = Sequencer(run.storage, run.manifest)
+    advance(sequencer)
+    assert decision(run).order == "prefix"
+    assert rows_by_order(run)[1], "grouped chunks lie ready when the first engine is up"
+
+
+def test_while_the_order_is_open_only_a_few_chunks_are_cut(run: SmallRun) -> None:
+    engines = Engines(run, kv_tokens=1_000_000)
+    engines.start()
+    sequencer = Sequencer(run.storage, run.manifest)
+    advance(sequencer)
+    assert [len(rows) for rows in run.chunk_rows()] == [5, 5, 5]
     assert not run.state().counts().ordered
     assert len(run.state().waiting) == 1
     assert not sequencer.advance(), "nobody has taken a chunk"
     run.storage.create(layout.claim("chunk-0-000000", 0), b"{}")
     advance(sequencer)
     assert len(run.chunk_rows()) == 4
-    engines.start()
-    advance(sequencer)
     assert not run.storage.names(layout.ORDER_DECISION), "the length of answers is not known yet"
     engines.run_chunk()
     advance(sequencer)
-    assert decision(run).order == "prefix"
+    assert decision(run).order == "file"
+    assert run.state().counts().ordered
 
 
 def test_rows_that_share_run_next_to_each_other(run: SmallRun) -> None:

@@ -11,13 +11,14 @@ import pytest
 from batchwright.config.job import Job
 from batchwright.config.load import make_job
 from batchwright.core.errors import JobError
+from batchwright.core.workload import LengthHistogram
 from batchwright.plan.gpus import find_gpu
 from batchwright.planning import Cards
 from batchwright.roles import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.storage import Storage
-from batchwright.settle import settle
+from batchwright.settle import open_settled, outputs_of_pilot, replan, settle
 from batchwright.survey import survey
 
 H200 = Cards(find_gpu("H200"), 1, linked=False, cores=16)
@@ -93,14 +94,19 @@ def test_a_plan_that_cannot_work_ends_the_run_before_it_starts(
 def test_what_a_pilot_measured_is_planned_with(
     rows: Path, tiny_model: Path, tmp_path: Path
 ) -> None:
-    storage = Storage(tmp_path / "run")
     job = job_for(
         rows, tiny_model,
         **{"sampling.max_tokens": 3000, "engine.options.kv_cache_memory_bytes": 64 << 20},
     )  # fmt: skip
-    _, before = settle(survey(job), job, H200, storage, GO)
-    storage.put(layout.PILOT, orjson.dumps({"outputs": {"lengths": [5], "counts": [100]}}))
-    _, after = settle(survey(job), job, H200, storage, GO)
-    assert before is not None
-    assert after is not None
-    assert after.value("max_num_seqs") > before.value("max_num_seqs")
+    opened = open_settled(tmp_path / "run", survey(job), job, H200, GO)
+    assert opened.plan is not None
+    assert replan(opened, job, H200, GO) == (), "nothing is known yet"
+    measured = {"outputs": {"lengths": [5], "counts": [100]}}
+    opened.storage.put(layout.PILOT, orjson.dumps(measured))
+    changes = replan(opened, job, H200, GO)
+    assert any(line.startswith("max_num_seqs") for line in changes)
+    after = orjson.loads(opened.storage.read(layout.PLAN))
+    assert after["max_num_seqs"] > opened.plan.value("max_num_seqs")
+    assert outputs_of_pilot(tmp_path / "run", survey(job)) == LengthHistogram((5,), (100,))
+    other = job_for(rows, tiny_model, **{"sampling.max_tokens": 7})
+    assert outputs_of_pilot(tmp_path / "run", survey(other)) is None, "the pilot of another job"

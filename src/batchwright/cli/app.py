@@ -133,10 +133,15 @@ def profile(
         "sampling.max_tokens": max_tokens,
     }
     with ending(as_json=as_json):
-        job, _ = job_and_dir(source, options, settings or [], None)
+        job, folder = job_and_dir(source, options, settings or [], None)
         with stopping() as stop:
             found = pipeline.profile(
-                job, stop, render.count_lines(), sample=sample, cache_tokens=cache_tokens
+                job,
+                stop,
+                render.count_lines(),
+                sample=sample,
+                cache_tokens=cache_tokens,
+                run_dir=folder,
             )
         render.show_lines(profile_lines(found), found.as_json(), as_json=as_json)
         if page is not None:
@@ -174,9 +179,10 @@ def plan(
         "hardware.count": gpus,
     }
     with ending(as_json=as_json):
-        job, _ = job_and_dir(source, options, settings or [], None)
+        job, folder = job_and_dir(source, options, settings or [], None)
         with stopping() as stop:
-            chosen, lengths = pipeline.plan(job, stop, render.count_lines(), sample=sample)
+            say = render.count_lines()
+            chosen, lengths = pipeline.plan(job, stop, say, sample=sample, run_dir=folder)
         lines = [*explain(chosen), "", "For the job file", *render.as_yaml(chosen)]
         render.show_lines(lines, chosen.as_json(), as_json=as_json)
         if page is not None:

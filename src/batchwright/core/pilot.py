@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from batchwright.core.workload import LengthHistogram
+from batchwright.core.workload import NO_LENGTHS, LengthHistogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,7 @@ class PilotReport:
         gpu_memory_bytes: of one card, at its peak; None if not known.
         assumptions: what the figures rest on, in words.
         outputs: output tokens of the pilot's answers.
+        plan_changes: settings that the plan has otherwise now that the answers are known.
     """
 
     rows: int
@@ -160,7 +161,8 @@ class PilotReport:
     gpu_use: float | None = None
     gpu_memory_bytes: int | None = None
     assumptions: tuple[str, ...] = ()
-    outputs: LengthHistogram = LengthHistogram()
+    outputs: LengthHistogram = NO_LENGTHS
+    plan_changes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as plain values."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batchwright.core.workload import LengthHistogram
+from batchwright.core.workload import NO_LENGTHS, LengthHistogram
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 
@@ -198,7 +198,7 @@ class LengthProfile:
     prefix: PrefixProfile
     exact: bool = True
     sampled: Sampled | None = None
-    caps: LengthHistogram = LengthHistogram()
+    caps: LengthHistogram = NO_LENGTHS
     outputs: LengthHistogram | None = None
 
     def as_json(self) -> dict[str, Any]:

@@ -53,6 +53,9 @@ class LengthHistogram:
         return self.longest
 
 
+NO_LENGTHS = LengthHistogram()
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What has to be computed.
@@ -69,4 +72,4 @@ class Workload:
     outputs: LengthHistogram | None
     max_tokens: int
     cached_share: float = 0.0
-    caps: LengthHistogram = LengthHistogram()
+    caps: LengthHistogram = NO_LENGTHS

@@ -55,11 +55,20 @@ class Growth:
             return None
         return self._judge((work - before) / (now - since), left_s)
 
+    @property
+    def on_trial(self) -> bool:
+        """Whether the newest engine has still to show that it is worth it."""
+        return self._added
+
+    def give_up(self) -> None:
+        """The newest engine cannot run: it is gone, and no other is tried."""
+        self._ended, self._added = True, False
+        self._engines -= 1
+
     def _judge(self, rate: float, left_s: float | None) -> Step | None:
         self._window = None
         if self._added and rate < LEAST_GAIN * self._best:
-            self._ended = True
-            self._engines -= 1
+            self.give_up()
             return "drop"
         self._best, self._added = rate, False
         if self._engines == self._most:

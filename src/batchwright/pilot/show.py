@@ -13,6 +13,7 @@ def pilot_lines(report: PilotReport) -> list[str]:
         "",
         *_whole(report),
         *(f"assumes        {line}" for line in report.assumptions),
+        *(f"plan           {line}" for line in report.plan_changes),
     ]
 
 

@@ -11,6 +11,9 @@ from batchwright.plan.chunks import Ahead
 WHILE_PREPARING_S = 20.0
 AFTER_S = 4.0
 
+# An engine that is starting will not be up before so much time has passed.
+SHORT_S = 5.0
+
 # Before a chunk has ended nobody knows how fast an engine is; a fast one is assumed.
 ASSUMED_ROWS_PER_S = 1000.0
 
@@ -33,7 +36,11 @@ def missing(unclaimed: Sequence[int], replicas: int, rows_per_s: float, ahead_s:
     return Ahead(max(0, 2 * replicas + 1 - len(unclaimed)), max(0, rows))
 
 
-def rows_meanwhile(rows: int, tokens: int, replicas: int, rows_per_s: float) -> int:
-    """Rows that the engines will run while `rows` rows of `tokens` tokens are put in order."""
-    seconds = rows * ARRANGING_S_PER_ROW + tokens * ARRANGING_S_PER_TOKEN
+def arranging_s(rows: int, tokens: int) -> float:
+    """Seconds that it takes to put `rows` rows of `tokens` tokens in another order."""
+    return rows * ARRANGING_S_PER_ROW + tokens * ARRANGING_S_PER_TOKEN
+
+
+def rows_meanwhile(seconds: float, replicas: int, rows_per_s: float) -> int:
+    """Rows that the engines will run in that time; `rows_per_s` is 0 if not known."""
     return round(seconds * (rows_per_s or ASSUMED_ROWS_PER_S * replicas))

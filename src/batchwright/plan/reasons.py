@@ -153,6 +153,9 @@ def _rows(
 ) -> dict[str, Setting]:
     rows = best.sizes.max_num_seqs
     held = int(best.rows_in_cache)
+    more = ""
+    if rows > held:
+        more = "; those that share a prefix take less, and the feeder holds the others back"
     if rows >= 1024:
         limit = "1,024: more rows need more graphs and memory and bring little"
     elif rows >= workload.prompts.rows / best.replicas:
@@ -172,7 +175,7 @@ def _rows(
     return {
         "max_num_seqs": Setting(
             rows,
-            f"the KV cache holds {held:,} rows of {best.resident:,.0f} tokens at a time",
+            f"the KV cache holds {held:,} rows of {best.resident:,.0f} tokens at a time{more}",
             limit,
             ((max(1, rows // 2), f"{rate:,.1f} rows/s instead of {best.rows_per_s:,.1f}"),),
         ),
@@ -285,6 +288,7 @@ def notes_of(
     workload: Workload,
     best: Choice,
     *,
+    given: Mapping[str, Any],
     num_gpus: int,
     proof: str,
 ) -> tuple[str, ...]:
@@ -297,7 +301,7 @@ def notes_of(
             f"({workload.max_tokens:,}) need {wanted:,} tokens, but max_model_len is "
             f"{best.sizes.max_model_len:,}: such rows get fewer output tokens or are over the limit."
         )
-    if best.sizes.max_num_seqs > best.rows_in_cache:
+    if best.sizes.max_num_seqs > best.rows_in_cache and "max_num_seqs" in given:
         notes.append(
             f"max_num_seqs {best.sizes.max_num_seqs:,} is more than the {best.rows_in_cache:,.0f} "
             "rows that the KV cache holds: rows will be thrown out and computed again."

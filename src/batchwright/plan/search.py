@@ -9,7 +9,7 @@ from typing import Any
 
 from batchwright.core.errors import JobError
 from batchwright.core.plan import GpuFacts, Memory, ModelFacts, Plan, Prediction
-from batchwright.core.workload import LengthHistogram, Workload
+from batchwright.core.workload import Workload
 from batchwright.plan.given import check_given
 from batchwright.plan.limit import (
     Work,
@@ -20,6 +20,7 @@ from batchwright.plan.limit import (
 )
 from batchwright.plan.memory import Sizes, memory_sum, plan_memory, refusal, valid_tensor_parallel
 from batchwright.plan.reasons import Choice, notes_of, settings_of
+from batchwright.plan.sharing import room_for_sharing, rows_to_plan_for
 from batchwright.plan.speed import Speed, predict
 
 GIB = 1 << 30
@@ -29,9 +30,6 @@ MOST_ROWS = 1024
 # Of the KV cache, for rows that run: rows grow, and a full cache throws rows out and computes them
 # again (600 rows of 300 + about 900 tokens on one H200 with vLLM 0.25.1: 60.2 s, 55.9 s so).
 CACHE_SHARE = 0.88
-# Before a pilot, rows with a cap above this are taken to stop at half of it, when rows are counted
-# that the cache holds: too many cost preemptions, too few cost throughput in proportion.
-SHORT_OUTPUT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +144,6 @@ def capture_sizes(rows: int, given: dict[str, Any]) -> tuple[int, ...]:
     return (*(size for size in steps if size < most), most)
 
 
-def rows_to_plan_for(workload: Workload) -> Workload:
-    """The workload that decides how many rows run: half of a long cap before a pilot."""
-    if workload.outputs is not None or workload.max_tokens <= SHORT_OUTPUT:
-        return workload
-    caps = expected_outputs(workload)
-    halves: dict[int, int] = {}
-    for cap, rows in zip(caps.lengths, caps.counts, strict=True):
-        half = cap if cap <= SHORT_OUTPUT else max(SHORT_OUTPUT, cap // 2)
-        halves[half] = halves.get(half, 0) + rows
-    ordered = dict(sorted(halves.items()))
-    return replace(workload, outputs=LengthHistogram(tuple(ordered), tuple(ordered.values())))
-
-
 def choose_max_num_seqs(task: Task, sizes: Sizes, work: Work) -> tuple[Sizes, Memory] | None:
     """The most rows that fit the cache and the job; None when nothing fits.
 
@@ -179,6 +164,9 @@ def choose_max_num_seqs(task: Task, sizes: Sizes, work: Work) -> tuple[Sizes, Me
             continue
         if "max_num_seqs" not in task.given:
             held = CACHE_SHARE * count_rows_in_cache(task.facts, work, tried, memory.blocks)
+            held *= room_for_sharing(
+                task.workload.prompts, expected_outputs(task.workload), task.given
+            )
             rows = max(1, min(start, _round_rows(int(held), up=False)))
             tried = _with_rows(task, sizes, rows)
             memory = plan_memory(task.facts, task.gpu, tried)
@@ -303,7 +291,9 @@ def _plan(
         max_concurrent_rows=int(best.rows_in_cache),
         prediction=_prediction(task, best, usd_per_gpu_hour),
         limit=limit,
-        notes=notes_of(facts, task.gpu, workload, best, num_gpus=num_gpus, proof=proof),
+        notes=notes_of(
+            facts, task.gpu, workload, best, given=task.given, num_gpus=num_gpus, proof=proof
+        ),
     )
 
 

@@ -32,7 +32,16 @@ def _lengths(profile: LengthProfile) -> list[str]:
         f"prompt tokens  {tokens}",
         "               " + " · ".join(f"{name} {figures[name]:,}" for name in named),
         f"output cap     {profile.max_tokens:,} tokens at most",
+        *_outputs(profile),
     ]
+
+
+def _outputs(profile: LengthProfile) -> list[str]:
+    if profile.outputs is None:
+        return []
+    figures = length_figures(profile.outputs)
+    named = " · ".join(f"{name} {figures[name]:,}" for name in ("p50", "p90", "p99"))
+    return [f"output tokens  {named} by the job's pilot"]
 
 
 def _rows(profile: LengthProfile) -> list[str]:

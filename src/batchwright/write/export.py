@@ -45,8 +45,8 @@ def export_results(
 
     Args:
         parts: receipts of all generations, in any order; the newest outcome of a row wins.
-        rejected: tables with row, id, error_code, error and input, in order of rows. Something
-            that can be iterated again saves memory: a one-shot iterator may be kept whole.
+        rejected: tables with row, id, error_code, error and input, in order of rows; a one-shot
+            iterator may be kept whole.
         storage: where the parts are.
         out_dir: folder of the results; made if it does not exist.
         format: `parquet` or `jsonl`.
@@ -63,15 +63,14 @@ def export_results(
         StorageError: a file cannot be read or written.
         JobError: `columns` names a column that no row has.
     """
-    wide: set[str] = set()
     mixed = mixed_numbers(column_kinds) if input_type == JSON_INPUT else []
-    if mixed and format == "parquet":
-        rejected = list(rejected) if isinstance(rejected, Iterator) else rejected
-        wide = wide_integers(_all_inputs(parts, rejected, storage), mixed)
+    numbers = mixed if format == "parquet" else []
+    rejected = list(rejected) if numbers and isinstance(rejected, Iterator) else rejected
+    wide = wide_integers(_all_inputs(parts, rejected, storage), numbers) if numbers else set()
     shape = make_shape(input_type, column_kinds, wide, columns, embedding)
     folder = ResultFolder(out_dir, f".{format}")
-    writer = _WRITERS[format](folder, shape, target_file_bytes)
     schema = part_schema(input_type, embedding)
+    writer = _WRITERS[format](folder, shape, target_file_bytes)
     with _closed_or_aborted(writer), folder.scratch() as scratch:
         for window in windows(parts, rejected, storage, schema, total_rows, scratch):
             writer.add(window)

@@ -52,3 +52,17 @@ def test_nothing_is_added_near_the_end_or_where_one_is_all() -> None:
     assert simulate(lambda engines: 100.0 * engines, 3, left_s=100) == []
     assert simulate(lambda engines: 100.0 * engines, 3, left_s=None) == []
     assert simulate(lambda engines: 100.0 * engines, 1) == []
+
+
+def test_an_engine_that_cannot_start_ends_the_trial() -> None:
+    growth = Growth(3)
+    now, step = 0, None
+    while step is None:
+        now += 1
+        step = growth.look(float(now), 1, 100.0 * now, 3600)
+    assert (step, growth.on_trial) == ("add", True)
+    growth.give_up()
+    assert not growth.on_trial
+    assert [growth.look(float(now + n), 1, 100.0 * (now + n), 3600) for n in range(200)] == [
+        None
+    ] * 200

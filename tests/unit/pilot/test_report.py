@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from batchwright.core.pilot import Interval, PilotMeasure, PilotReport, WorkSlice
-from batchwright.core.workload import LengthHistogram
 from batchwright.pilot.caps import cap_for_one_percent
 from batchwright.pilot.drift import drifted
 from batchwright.pilot.estimate import estimate

@@ -149,3 +149,9 @@ def test_rounds_share_within_themselves_and_not_with_each_other() -> None:
         assert [len(ids) for ids in changed] == [4, 4, 3, 1]
     beginnings = [tuple(ids[:2]) for changed in rounds[:2] for ids in changed]
     assert len(set(beginnings)) == 2 * 3
+
+
+def test_a_job_of_few_words_shares_nothing_with_rounds_long_ago() -> None:
+    rows = [Request(n, array("i", [1, 2, 3, 1, 2, n % 3 + 1]), 4, "") for n in range(3)]
+    beginnings = [tuple(one.token_ids[:4]) for one in islice(replay(rows), 0, 3 * 27, 3)]
+    assert len(set(beginnings)) == 27

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from batchwright.plan.pace import missing, rows_meanwhile
+from batchwright.plan.pace import arranging_s, missing, rows_meanwhile
 
 
 def test_a_few_chunks_are_kept_ahead_of_each_engine() -> None:
@@ -15,6 +15,6 @@ def test_a_fast_engine_gets_more() -> None:
 
 
 def test_an_engine_of_unknown_speed_is_taken_for_a_fast_one() -> None:
-    unknown = rows_meanwhile(1_000_000, 200_000_000, 2, 0.0)
-    assert unknown > rows_meanwhile(1_000_000, 200_000_000, 2, 50.0) > 0
-    assert unknown < 100_000
+    seconds = arranging_s(1_000_000, 200_000_000)
+    assert rows_meanwhile(seconds, 2, 0.0) > rows_meanwhile(seconds, 2, 50.0) > 0
+    assert rows_meanwhile(seconds, 2, 0.0) < 100_000

@@ -157,12 +157,21 @@ def test_28_heads_on_three_cards() -> None:
 
 
 def test_the_cache_limits_the_rows() -> None:
-    plan = plan_of(QWEN_7B, job(5_000, 3_000, 1_000), "L4")
+    plan = plan_of(QWEN_7B, job(5_000, 1_500, 2_500), "L4")
     rows = plan.value("max_num_seqs")
     assert rows == plan.value("cudagraph_capture_sizes")[-1]
     assert 0.8 * plan.max_concurrent_rows <= rows <= 0.88 * plan.max_concurrent_rows
     assert "KV cache" in plan.settings["max_num_seqs"].limited_by
     assert "fp8" in [value for value, _ in plan.settings["kv_cache_dtype"].rejected]
+
+
+def test_long_prompts_may_share_so_there_is_room_for_more_rows() -> None:
+    work = job(5_000, 3_000, 1_000)
+    plan = plan_of(QWEN_7B, work, "L4")
+    assert 3 * plan.max_concurrent_rows < plan.value("max_num_seqs") < 4 * plan.max_concurrent_rows
+    assert "share a prefix" in plan.settings["max_num_seqs"].why
+    without = plan_of(QWEN_7B, work, "L4", enable_prefix_caching=False)
+    assert without.value("max_num_seqs") <= without.max_concurrent_rows
 
 
 def test_a_sliding_window_holds_more_rows() -> None:
