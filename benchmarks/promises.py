@@ -21,7 +21,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-WORDS = "time year people way day man thing woman life child world school state family".split()
+WORDS = [
+    "time",
+    "year",
+    "people",
+    "way",
+    "day",
+    "man",
+    "thing",
+    "woman",
+    "life",
+    "child",
+    "world",
+    "school",
+    "state",
+    "family",
+]
 
 
 def lognormal(rng: random.Random, mean: float, sigma: float, low: int, high: int) -> int:

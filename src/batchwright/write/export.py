@@ -51,8 +51,8 @@ def export_results(
         out_dir: folder of the results; made if it does not exist.
         format: `parquet` or `jsonl`.
         input_type: type of the column `input` of the parts.
-        column_kinds: for JSON text, the kinds seen in each column over the whole data, columns in
-            order of appearance: null, bool, int, bigint, float, string, list, object.
+        column_kinds: for JSON text, the kinds (null, bool, int, bigint, float, string, list,
+            object) seen in each column over the whole data, columns in order of appearance.
         columns: the input's own columns to keep.
         target_file_bytes: a file is closed once it has this size.
         total_rows: rows of the input.
@@ -60,17 +60,16 @@ def export_results(
 
     Raises:
         VerifyError: a row has no result or more than one.
-        StorageError: a file cannot be read or written.
-        JobError: `columns` names a column that no row has.
+        StorageError, JobError: a file cannot be read or written; no row has one of `columns`.
     """
-    mixed = mixed_numbers(column_kinds) if input_type == JSON_INPUT else []
-    numbers = mixed if format == "parquet" else []
+    typed = input_type == JSON_INPUT and format == "parquet"
+    numbers = mixed_numbers(column_kinds) if typed else []
     rejected = list(rejected) if numbers and isinstance(rejected, Iterator) else rejected
     wide = wide_integers(_all_inputs(parts, rejected, storage), numbers) if numbers else set()
     shape = make_shape(input_type, column_kinds, wide, columns, embedding)
     folder = ResultFolder(out_dir, f".{format}")
-    schema = part_schema(input_type, embedding)
     writer = _WRITERS[format](folder, shape, target_file_bytes)
+    schema = part_schema(input_type, embedding)
     with _closed_or_aborted(writer), folder.scratch() as scratch:
         for window in windows(parts, rejected, storage, schema, total_rows, scratch):
             writer.add(window)
