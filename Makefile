@@ -20,8 +20,10 @@ test: setup ## Run the tests
 	@.venv/bin/python -m pytest $(ARGS)
 
 bench: setup ## batchwright beside vLLM's LLM.generate on this machine's CPU (10 minutes at most)
-	@.venv/bin/python -m benchmarks.throughput --tiny 25m --workloads W1-short,W3-1.2 \
-	  --systems batchwright,llm-tuned --repeats 3 --dir runs/bench --budget-s 600 $(ARGS)
+	@.venv/bin/python -m benchmarks.throughput --tiny 25m --workloads W1-short \
+	  --systems batchwright,llm-tuned --dir runs/bench/engine-bound --budget-s 290 $(ARGS)
+	@.venv/bin/python -m benchmarks.throughput --tiny 1m --workloads W3-5 \
+	  --systems batchwright,llm-tuned --dir runs/bench/prefix --budget-s 290 $(ARGS)
 
 check: setup ## Format, lint, types, import rules and tests: what a change must pass
 	@bash scripts/check.sh $(ARGS)

@@ -227,7 +227,7 @@ def remove_leftovers(storage: Storage, batches: Sequence[OrderBatch]) -> None:
 def block_size(manifest: Manifest) -> int:
     """Tokens of a block of the job's engine."""
     asked = manifest.job["engine"]["options"].get("block_size")
-    return asked if isinstance(asked, int) and asked > 0 else GPU_BLOCK_SIZE
+    return asked if isinstance(asked, int) and asked > 0 else manifest.block_size
 
 
 def _units(rows: npt.NDArray[Any], first_row: int, common: int, largest: int) -> Units:

@@ -69,7 +69,7 @@ class Sequencer:
         if manifest.job["task"] != "generate" and self._asked in ("auto", "prefix"):
             self._asked = "file"  # nothing is cached between rows
         self._numbering = Numbering(storage, manifest)
-        self._watcher = Watcher(storage, self._replicas)
+        self._watcher = Watcher(storage, self._replicas, manifest.kv_tokens)
         self._events = Events(storage, "order", SystemClock())
         self._arrangement: Arrangement | None = None
         self._steps: Iterator[None] | None = None

@@ -13,7 +13,9 @@ from batchwright.core.errors import JobError
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
 from batchwright.core.workload import LengthHistogram
+from batchwright.engines.vllm_setup import CPU_BLOCK_SIZE, CPU_KV_CACHE_BYTES, is_cpu_build
 from batchwright.plan.explain import shown
+from batchwright.plan.model_facts import model_facts
 from batchwright.planning import Cards, plan_on
 from batchwright.profiling import look_at_rows
 from batchwright.rundir import layout
@@ -23,6 +25,7 @@ from batchwright.rundir.manifest import Manifest, differences, existing_run, ope
 from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.storage import Storage
 from batchwright.tokens.context import context_length
+from batchwright.tokens.files import read_json
 
 # A longer context is taken only if the rows seen need it: block tables grow with it.
 COMMON_CONTEXT = 32_768
@@ -96,7 +99,7 @@ def settle(
         JobError: the model does not fit these cards, or an option cannot work; with the sum.
     """
     if cards is None:
-        return manifest, None
+        return with_own_cache(manifest, job), None
     lengths = look_at_rows(manifest, job, stop)
     length, plan = _plan(cards, manifest, job, lengths, outputs_of_pilot(storage.root, manifest))
     planned = {**plan.engine_options(), "replicas": plan.replicas}
@@ -108,7 +111,30 @@ def settle(
             "gpu_memory_utilization": round(planned["gpu_memory_utilization"] / engines, 3),
             "kv_cache_memory_bytes": plan.pool_of_each,
         }
-    return replace(manifest, max_model_len=length, planned=planned), plan
+    tokens = plan.memory.capacity_tokens
+    if plan.pool_of_each is not None:
+        tokens = plan.pool_of_each // max(1, plan.memory.kv_per_token)
+    return replace(manifest, max_model_len=length, planned=planned, kv_tokens=tokens), plan
+
+
+def with_own_cache(manifest: Manifest, job: Job) -> Manifest:
+    """The manifest with the KV cache that an engine without a card will have."""
+    options = job.engine.options
+    if job.engine.kind == "fake":
+        return replace(manifest, kv_tokens=int(options.get("kv_tokens", 0)))
+    if job.engine.kind != "vllm" or job.task != "generate" or not is_cpu_build():
+        return manifest
+    try:
+        facts = model_facts(
+            read_json(job.model.name, "config.json", job.model.revision),
+            weight_bytes=None,
+            dtype=job.model.dtype,
+        )
+    except JobError:  # a model that the arithmetic does not know may run all the same
+        return manifest
+    size = int(options.get("kv_cache_memory_bytes", CPU_KV_CACHE_BYTES))
+    tokens = size // max(1, facts.kv_bytes_per_token)
+    return replace(manifest, kv_tokens=tokens, block_size=CPU_BLOCK_SIZE)
 
 
 def _plan(

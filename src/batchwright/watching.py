@@ -5,8 +5,6 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-import orjson
-
 from batchwright.core.records import GROUPED, OrderedPart
 from batchwright.plan.chunks import Ahead
 from batchwright.plan.gate import Known
@@ -30,11 +28,13 @@ class Watcher:
     Args:
         storage: of the run.
         replicas: engines that share the work.
+        kv_tokens: that an engine's KV cache should hold; 0 if not known.
     """
 
-    def __init__(self, storage: Storage, replicas: int) -> None:
+    def __init__(self, storage: Storage, replicas: int, kv_tokens: int) -> None:
         self._storage = storage
         self._replicas = replicas
+        self._kv_tokens_expected = kv_tokens or None
         self._state = RunState(storage)
         self._looked_at = float("-inf")
         self._clock = SystemClock()
@@ -144,13 +144,9 @@ class Watcher:
         return [one for one in found if one.get("role") == "infer" and not one.get("ended")]
 
     def _kv_tokens(self) -> int | None:
-        """By the newest engine; by the plan if there is none yet."""
+        """By the newest engine; before one is up, what it should be."""
         engines = [one for one in self._workers() if one.get("engine")]
         if engines:
             newest = max(engines, key=lambda one: float(one["at"]))
             return int(newest["engine"].get("kv_tokens") or 0) or None
-        raw = self._storage.read_if_there(layout.PLAN)
-        try:
-            return int(orjson.loads(raw or b"{}")["kv_capacity_tokens"]) or None
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-            return None
+        return self._kv_tokens_expected

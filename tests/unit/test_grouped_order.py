@@ -117,8 +117,7 @@ def test_nothing_is_cut_while_engines_only_start(run: SmallRun) -> None:
 
 def test_what_the_plan_says_of_the_cache_is_enough(run: SmallRun) -> None:
     Engines(run)
-    run.storage.put(layout.PLAN, json.dumps({"kv_capacity_tokens": SMALL_CACHE}).encode())
-    sequencer = Sequencer(run.storage, run.manifest)
+    sequencer = Sequencer(run.storage, replace(run.manifest, kv_tokens=SMALL_CACHE))
     advance(sequencer)
     assert decision(run).order == "prefix"
     assert rows_by_order(run)[1], "grouped chunks lie ready when the first engine is up"
@@ -220,12 +219,12 @@ def test_nobody_to_wait_for_means_file_order_at_once(run: SmallRun) -> None:
     assert again.order().finished
 
 
-def test_a_plan_knows_the_size_before_there_is_an_engine(run: SmallRun) -> None:
-    run.storage.put(layout.PLAN, json.dumps({"kv_capacity_tokens": SMALL_CACHE}).encode())
-    assert run.order().finished
+def test_a_size_that_is_expected_will_do_before_there_is_an_engine(run: SmallRun) -> None:
+    sequencer = Sequencer(run.storage, replace(run.manifest, kv_tokens=SMALL_CACHE))
+    advance(sequencer)
+    assert sequencer.finished
     assert decision(run).order == "prefix"
     assert len(rows_by_order(run)[1]) == ROWS - 15
-    run.storage.put(layout.PLAN, b"{torn")
 
 
 def test_file_order_is_cut_at_once(tmp_path: Path) -> None:

@@ -44,7 +44,24 @@ def settled(job: Job, folder: Path, cards: Cards | None = H200) -> Manifest:
 
 def test_without_a_card_nothing_is_planned(rows: Path, tiny_model: Path, tmp_path: Path) -> None:
     job = job_for(rows, tiny_model)
-    assert settled(job, tmp_path / "run", None) == survey(job)
+    manifest = settled(job, tmp_path / "run", None)
+    assert manifest.planned == {}
+    assert manifest == replace(
+        survey(job), kv_tokens=manifest.kv_tokens, block_size=manifest.block_size
+    )
+
+
+def test_the_cache_of_an_engine_on_a_cpu_is_known_beforehand(
+    rows: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    job = job_for(rows, tiny_model, **{"engine.options.kv_cache_memory_bytes": 64 << 20})
+    config = json.loads((tiny_model / "config.json").read_text())
+    size = config["hidden_size"] // config["num_attention_heads"]
+    each = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * size * 2  # bfloat16
+    manifest = settled(job, tmp_path / "run", None)
+    assert (manifest.kv_tokens, manifest.block_size) == ((64 << 20) // each, 128)
+    fake = job_for(rows, tiny_model, **{"engine.kind": "fake", "engine.options.kv_tokens": 77})
+    assert settled(fake, tmp_path / "fake", None).kv_tokens == 77
 
 
 def test_the_engine_gets_the_plan_and_the_jobs_own_options_win(

@@ -15,6 +15,7 @@ from batchwright.core.ports import EngineSettings
 MIB = 1 << 20
 GIB = 1 << 30
 CPU_KV_CACHE_BYTES = 512 * MIB
+CPU_BLOCK_SIZE = 128  # vLLM's own on CPUs
 CPU_BATCHED_TOKENS = 2048
 GPU_BATCHED_TOKENS = 8192
 LARGE_GPU_BATCHED_TOKENS = 16_384

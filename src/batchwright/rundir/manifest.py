@@ -32,6 +32,8 @@ class Manifest:
         pilot_pool: they are chosen from the first so many rows; 0 for all of them.
         planned: engine options, by the engine's own names, and `replicas` that the plan chose for
             the machine of this start; the job's own options beat them.
+        kv_tokens: that the KV cache of each engine of this start should hold; 0 if not known.
+        block_size: tokens of one of its blocks.
         fingerprint: section to key to value; a resume must find the same.
     """
 
@@ -48,6 +50,8 @@ class Manifest:
     pilot_rows: int = 0
     pilot_pool: int = 0
     planned: dict[str, Any] = field(default_factory=dict)
+    kv_tokens: int = 0
+    block_size: int = 16
 
     def arrow_input_type(self) -> pa.DataType:
         """Type of the `input` column."""
