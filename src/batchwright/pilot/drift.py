@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from batchwright.core.pilot import PilotReport
+from batchwright.pilot.show import in_words
 
 # So much must be done, in pilots, before the finished part says anything.
 _FEWEST_PILOTS = 1.0
@@ -41,5 +42,6 @@ def drifted(
     direction = "slower" if fast > high else "faster"
     return (
         f"after {rows_done:,} of {rows_total:,} rows the job is {direction} than the pilot said: "
-        f"on course for {(slow + fast) / 2:,.2f} h, not {said.low:,.2f} to {said.high:,.2f} h"
+        f"on course for {in_words((slow + fast) / 2)}, "
+        f"not {in_words(said.low)} to {in_words(said.high)}"
     )

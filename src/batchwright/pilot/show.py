@@ -24,7 +24,7 @@ def pilot_line(report: PilotReport) -> str:
         f"{report.output_tokens_per_s:,.0f} output tokens/s",
         f"answers p50 {report.output_p50:,} and p99 {report.output_p99:,} tokens",
         f"{report.cut_share:.1%} cut at max_tokens",
-        f"the whole job takes {_shown(report.hours, '{:,.2f} h')}",
+        f"the whole job takes {_time(report.hours)}",
     ]
     if report.usd is not None:
         parts.append(_shown(report.usd, "${:,.2f}"))
@@ -70,9 +70,8 @@ def _whole(report: PilotReport) -> list[str]:
         cost = _shown(report.usd, "${:,.2f}")
     return [
         "whole job, with the interval that holds the truth in 80 of 100 jobs",
-        f"time           {_shown(report.hours, '{:,.2f} h')}; still to do "
-        f"{_shown(report.hours_left, '{:,.2f} h')}",
-        f"GPU time       {_shown(report.gpu_hours, '{:,.2f} h')}",
+        f"time           {_time(report.hours)}; still to do {_time(report.hours_left)}",
+        f"GPU time       {_time(report.gpu_hours)}",
         f"cost           {cost}",
         f"tail           {report.tail_s:,.1f} s at the end, when the last long rows run alone",
     ]
@@ -81,3 +80,16 @@ def _whole(report: PilotReport) -> list[str]:
 def _shown(interval: Interval, pattern: str) -> str:
     low, mid, high = (pattern.format(x) for x in (interval.low, interval.estimate, interval.high))
     return f"{mid} ({low} to {high})"
+
+
+def _time(hours: Interval) -> str:
+    return f"{in_words(hours.estimate)} ({in_words(hours.low)} to {in_words(hours.high)})"
+
+
+def in_words(hours: float) -> str:
+    """`41 s`, `12.4 min`, `3.40 h`: hours in the unit in which they read best."""
+    if hours < 1 / 30:
+        return f"{hours * 3600:,.0f} s"
+    if hours < 2:
+        return f"{hours * 60:,.1f} min"
+    return f"{hours:,.2f} h"
