@@ -42,7 +42,7 @@ def test_a_sweep_on_vllm(rows: Path, tmp_path: Path, tiny_model: Path) -> None:
                "--set", "engine.options.max_num_seqs=32", "--set", "model.dtype=float32",
                "--set", "engine.options.max_model_len=512",
                "--set", "engine.options.kv_cache_memory_bytes=67108864"]  # fmt: skip
-    report = call("pilot", *options, "--rows", 100, "--sweep", "--sweep-minutes", "3")
+    report = call("pilot", *options, "--rows", 100, "--sweep", "--sweep-minutes", "1.5")
     sweep = report["sweep"]
     tried = [point["settings"]["max_num_seqs"] for point in sweep["points"]]
     assert tried[:5] == [4, 8, 16, 32, 64]
