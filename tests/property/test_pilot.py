@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchwright.core.pilot import PilotMeasure
-from batchwright.core.workload import LengthHistogram
 from batchwright.pilot.estimate import estimate
 from batchwright.pilot.sample import choose_rows
 from batchwright.pilot.slices import slices_of_rows
@@ -82,7 +81,7 @@ def test_any_measure_gives_a_finite_report_with_its_estimate_inside(
     )  # fmt: skip
     total = 3 * len(prompts)
     report = estimate(
-        measure, LengthHistogram.of(np.tile(prompts, 3).tolist()), rows_total=total,
+        measure, float(np.tile(prompts, 3).mean()), rows_total=total,
         rows_left=total - len(mine) if kept else total, sample=sample, replicas=replicas,
         gpus=replicas, usd_per_gpu_hour=1.0,
     )  # fmt: skip

@@ -300,7 +300,7 @@ def test_two_workers_share_a_run(tmp_path: Path) -> None:
 
 
 def test_a_stop_lets_the_begun_chunks_finish_and_claims_no_more(tmp_path: Path) -> None:
-    run = small_run(tmp_path, prompts(80), run__chunk_rows=4)
+    run = small_run(tmp_path, prompts(80), run__chunk_rows=4, run__grace_s=1000)
     run.prepare()
     run.order()
     stop = threading.Event()

@@ -160,19 +160,13 @@ class VllmEngine:
         self._rows.clear()
         self._refused.clear()
         if engine is not None:
-            with contextlib.suppress(RuntimeError, OSError):  # it may be dead already
-                engine.engine_core.shutdown()
+            shut_down(engine)
             del engine
             gc.unfreeze()
             gc.collect()
 
     def _step_once(self) -> list[Outcome]:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        try:
-            outputs = self._engine.step()
-        except EngineDeadError as error:
-            raise EngineDied(f"vLLM's engine core died: {error}") from error
+        outputs = step(self._engine)
         self._steps += 1
         return [
             self._outcome(int(output.request_id), output)
@@ -286,6 +280,23 @@ def card() -> tuple[str, int]:
     from vllm.platforms import current_platform
 
     return str(current_platform.get_device_name()), int(current_platform.get_device_total_memory())
+
+
+def step(engine: Any) -> list[Any]:
+    """One step of vLLM's engine. Raises EngineDied when its core is dead."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    try:
+        outputs: list[Any] = engine.step()
+    except EngineDeadError as error:
+        raise EngineDied(f"vLLM's engine core died: {error}") from error
+    return outputs
+
+
+def shut_down(engine: Any) -> None:
+    """End the engine core, which may be dead already."""
+    with contextlib.suppress(RuntimeError, OSError):
+        engine.engine_core.shutdown()
 
 
 def watch_core(engine: Any, stopped: threading.Event) -> None:

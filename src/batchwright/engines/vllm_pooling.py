@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
 import os
@@ -13,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from batchwright.core.errors import EngineDied, JobError
+from batchwright.core.errors import JobError
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Outcome, Request
 from batchwright.core.vectors import EmbeddingSettings
@@ -24,6 +23,8 @@ from batchwright.engines.vllm import (
     import_vllm,
     refusal_types,
     refused,
+    shut_down,
+    step,
     watch_core,
 )
 from batchwright.engines.vllm_setup import (
@@ -119,19 +120,13 @@ class VllmPoolingEngine:
         self._rows.clear()
         self._refused.clear()
         if engine is not None:
-            with contextlib.suppress(RuntimeError, OSError):  # it may be dead already
-                engine.engine_core.shutdown()
+            shut_down(engine)
             del engine
             gc.unfreeze()
             gc.collect()
 
     def _step_once(self) -> list[Outcome]:
-        from vllm.v1.engine.exceptions import EngineDeadError
-
-        try:
-            outputs = self._engine.step()
-        except EngineDeadError as error:
-            raise EngineDied(f"vLLM's engine core died: {error}") from error
+        outputs = step(self._engine)
         self._steps += 1
         rows, vectors = [], []
         for output in outputs:
