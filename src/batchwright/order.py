@@ -331,7 +331,6 @@ class Sequencer:
             carried=carried,
             order=order,
         )
-        write_rejected(self._storage, batch)  # first: rows that count as rejected have a reason
         if not self._storage.commit(
             layout.order_batch(0, batch.sequence), artifacts.dump(batch)
         ):  # another worker took over while this one was thought dead
@@ -339,6 +338,7 @@ class Sequencer:
             return True
         after.chunks += len(chunks)
         self._at = after
+        write_rejected(self._storage, batch)
         self._watcher.read_order()
         if after.last or (after.grouped and carried == 0):
             self._tidy_up()

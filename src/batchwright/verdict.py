@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import orjson
 
 from batchwright.core.errors import TooManyFailures
@@ -11,6 +13,9 @@ from batchwright.rundir.storage import Storage
 
 # Below this many rows, a share of failures says nothing about the job.
 ROWS_TO_JUDGE = 100
+
+LOOK_AGAIN_S = 0.05
+PATIENCE = 40
 
 
 def judge_rows(counts: Counts, limit: float, storage: Storage) -> None:
@@ -26,6 +31,16 @@ def judge_rows(counts: Counts, limit: float, storage: Storage) -> None:
             commonest_reasons(counts, storage)
             + f"See {storage.root / layout.REJECTED}; run.stop_at_failed is {limit}.",
         )
+
+
+def _reasons(counts: Counts, storage: Storage) -> list[str]:
+    """The files with reasons. They are written a moment after their rows count as rejected."""
+    patience = PATIENCE if counts.rejected and storage.names(layout.ORDER) else 0
+    for _ in range(patience):
+        if storage.names(layout.REJECTED):
+            break
+        time.sleep(LOOK_AGAIN_S)
+    return storage.names(layout.REJECTED)
 
 
 def what_is_wrong(counts: Counts, limit: float) -> str | None:
@@ -45,8 +60,7 @@ def what_is_wrong(counts: Counts, limit: float) -> str | None:
 def commonest_reasons(counts: Counts, storage: Storage) -> str:
     """The commonest codes with an example each, a line per code."""
     reasons = {code: (number, "") for code, number in counts.failures.items()}
-    names = storage.names(layout.REJECTED)[:1]
-    for name in names:
+    for name in _reasons(counts, storage)[:1]:
         for line in storage.read(f"{layout.REJECTED}/{name}").splitlines():
             row = orjson.loads(line)
             number, example = reasons.get(row["code"], (0, ""))
