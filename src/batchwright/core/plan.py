@@ -184,6 +184,16 @@ class GpuFacts:
         return self.flops.get(facts.dtype, self.flops["float16"])
 
 
+def default_batched_tokens(device: str, memory_bytes: int) -> int:
+    """Tokens per step where nobody says how many: what vLLM's `LLM` takes on that card.
+
+    From `EngineArgs.get_batch_defaults`. vLLM's other entry points take 2,048 on every card; A100s
+    are slower with more than 8,192.
+    """
+    large = memory_bytes >= 70 << 30 and "A100" not in device.upper()
+    return 16_384 if large else 8_192
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One decision: the value, why, what limits it, and what was not taken and why not."""

@@ -55,6 +55,17 @@ class LengthHistogram:
 
 NO_LENGTHS = LengthHistogram()
 
+# A longer cap is a guard as a rule, and half of it is planned for until answers are known: too many
+# rows at a time cost preemptions, too few cost throughput in proportion.
+SHORT_OUTPUT = 256
+
+
+def guess_output(max_tokens: int) -> int:
+    """Output tokens of a row of which nothing but its cap is known."""
+    if max_tokens <= SHORT_OUTPUT:
+        return max(1, max_tokens)
+    return max(SHORT_OUTPUT, max_tokens // 2)
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:

@@ -11,15 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from batchwright.core.ports import EngineGauges
+from batchwright.core.workload import guess_output
 
 LOOK_EVERY_S = 2.0
 
 # Of the pool, filled by expectation: rows do not all have their mean length at the same time.
 POOL_SHARE = 0.88
-
-# A longer cap is a guard as a rule, and half of it is planned for until rows have finished; the
-# planner counts in the same way.
-SHORT_OUTPUT_TOKENS = 256
 
 MOST_PREEMPTED = 0.01  # of the finished rows: preempted ones are computed again from the start
 MANY_PREEMPTED = 0.1  # of those in the engine
@@ -47,13 +44,6 @@ class LiveRow(NamedTuple):
     prompt_tokens: int
     max_tokens: int
     age: int
-
-
-def guess_output(max_tokens: int) -> int:
-    """Output tokens of a row of which nothing is known."""
-    if max_tokens <= SHORT_OUTPUT_TOKENS:
-        return max(1, max_tokens)
-    return max(SHORT_OUTPUT_TOKENS, max_tokens // 2)
 
 
 def margin_when_bound(cap: int) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from batchwright.core.errors import EngineDied, EngineError, JobError, MissingExtra
+from batchwright.core.plan import default_batched_tokens
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Outcome, Request
 from batchwright.engines.options import refuse_unknown
@@ -23,7 +24,6 @@ from batchwright.engines.vllm_setup import (
     CPU_BATCHED_TOKENS,
     OWN_OPTIONS,
     check_model,
-    default_batched_tokens,
     engine_arguments,
     import_problem,
     is_cpu_build,

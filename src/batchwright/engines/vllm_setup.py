@@ -13,13 +13,10 @@ from batchwright.core.errors import JobError
 from batchwright.core.ports import EngineSettings
 
 MIB = 1 << 20
-GIB = 1 << 30
 CPU_KV_CACHE_BYTES = 512 * MIB
 CPU_BLOCK_SIZE = 128  # vLLM's own on CPUs
 CPU_BATCHED_TOKENS = 2048
 GPU_BATCHED_TOKENS = 8192
-LARGE_GPU_BATCHED_TOKENS = 16_384
-LARGE_GPU_BYTES = 70 * GIB
 
 # The share of the KV pool that vLLM keeps free when it lets rows in. By default it is none: rows
 # come in on their prompts alone, and others are preempted as soon as they grow.
@@ -108,15 +105,6 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
         wanted = ", ".join(WEIGHT_PATTERNS)
         hint = "Download the weights into it, or pass engine.options.load_format: dummy."
         raise JobError(f"model folder {folder} has no weights ({wanted})", hint)
-
-
-def default_batched_tokens(device: str, memory_bytes: int) -> int:
-    """Tokens per step where no plan says how many: what vLLM's own `LLM` takes on that card.
-
-    Its engine classes take 2,048 on every card. A100s are slower with more than 8,192.
-    """
-    large = memory_bytes >= LARGE_GPU_BYTES and "A100" not in device.upper()
-    return LARGE_GPU_BATCHED_TOKENS if large else GPU_BATCHED_TOKENS
 
 
 def engine_arguments(

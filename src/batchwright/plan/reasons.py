@@ -97,7 +97,6 @@ def _layout(facts: ModelFacts, best: Choice, found: list[Choice]) -> dict[str, S
             best.replicas,
             "every card, or group of cards, works on its own rows",
             "GPUs over cards per replica",
-            _engines_per_gpu(best),
         ),
     }  # fmt: skip
 
@@ -114,18 +113,6 @@ def _best_per_layout(best: Choice, found: list[Choice]) -> tuple[tuple[Any, str]
         for choice in ranked
         if choice.layout != best.layout
     )[:4]
-
-
-def _engines_per_gpu(best: Choice) -> tuple[tuple[Any, str], ...]:
-    if best.bound_by != "host" or best.sizes.gpus > 1:
-        return ()
-    return (
-        (
-            "several engines on each card",
-            "the host is the bottleneck, so they may pay (three engines of a 0.5B model on one "
-            "H200 made 1.68 times the rows of one, vLLM 0.25.1); measure with a pilot first",
-        ),
-    )
 
 
 def _lengths(facts: ModelFacts, workload: Workload, best: Choice) -> dict[str, Setting]:

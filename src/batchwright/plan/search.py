@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from batchwright.core.errors import JobError
-from batchwright.core.plan import GpuFacts, Memory, ModelFacts, Plan, Prediction
+from batchwright.core.plan import (
+    GpuFacts,
+    Memory,
+    ModelFacts,
+    Plan,
+    Prediction,
+    default_batched_tokens,
+)
 from batchwright.core.workload import Workload
 from batchwright.plan.given import check_given
 from batchwright.plan.limit import (
@@ -23,7 +30,6 @@ from batchwright.plan.reasons import Choice, notes_of, settings_of
 from batchwright.plan.sharing import room_for_sharing, rows_to_plan_for
 from batchwright.plan.speed import Speed, predict
 
-GIB = 1 << 30
 BLOCK = 16
 DEFAULT_UTILIZATION = 0.92
 MOST_ROWS = 1024
@@ -122,12 +128,6 @@ def list_layouts(
                 yield wide, deep, copies
 
 
-def default_batched_tokens(gpu: GpuFacts) -> int:
-    """What vLLM's `LLM` takes (`EngineArgs.get_batch_defaults`): A100s are slower with 16,384."""
-    large = gpu.memory_bytes >= 70 * GIB and "A100" not in gpu.name.upper()
-    return 16_384 if large else 8_192
-
-
 def capture_sizes(rows: int, given: dict[str, Any]) -> tuple[int, ...]:
     """Batch sizes with a CUDA graph, up to the rows that really run; coarse above 32.
 
@@ -190,7 +190,7 @@ def _with_rows(task: Task, sizes: Sizes, rows: int) -> Sizes:
 def _fit(task: Task, wide: int, deep: int, copies: int, length: int) -> Iterator[Choice]:
     """The choices of one layout, one per number of tokens per step, that fit."""
     given = task.given
-    most = default_batched_tokens(task.gpu)
+    most = default_batched_tokens(task.gpu.name, task.gpu.memory_bytes)
     steps = [n for n in (16_384, 8_192, 4_096, 2_048) if n <= most]
     if given.get("enable_chunked_prefill") is False:
         steps = [max(most, length)]

@@ -6,19 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from batchwright.core.workload import LengthHistogram, Workload
+from batchwright.core.workload import SHORT_OUTPUT, LengthHistogram, Workload, guess_output
 from batchwright.plan.limit import expected_outputs
 
 # Rows with a common beginning of most of their prompt fit several times as often. The feeder holds
-# rows back while they do not, so the room costs a few graphs and nothing else: one H200, a KV cache
-# of 100,000 tokens, eight questions to a document of 2,000 tokens each: 40 rows fit, 180 in groups.
+# rows back while they do not, so the room costs a few graphs and nothing else. By arithmetic, a KV
+# cache of 100,000 tokens holds 40 rows of eight questions to each document of 2,000 tokens, and 180
+# of them in groups.
 ROOM = 4
 LONG_PROMPT = 512
-
-
-# Before a pilot, rows with a cap above this are taken to stop at half of it, when rows are counted
-# that the cache holds: too many cost preemptions, too few cost throughput in proportion.
-SHORT_OUTPUT = 256
 
 
 def rows_to_plan_for(workload: Workload) -> Workload:
@@ -28,7 +24,7 @@ def rows_to_plan_for(workload: Workload) -> Workload:
     caps = expected_outputs(workload)
     halves: dict[int, int] = {}
     for cap, rows in zip(caps.lengths, caps.counts, strict=True):
-        half = cap if cap <= SHORT_OUTPUT else max(SHORT_OUTPUT, cap // 2)
+        half = guess_output(cap)
         halves[half] = halves.get(half, 0) + rows
     ordered = dict(sorted(halves.items()))
     return replace(workload, outputs=LengthHistogram(tuple(ordered), tuple(ordered.values())))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from batchwright.core.errors import JobError
+from batchwright.core.plan import default_batched_tokens
 from batchwright.core.ports import EngineSettings
 from batchwright.engines import vllm_setup
 from batchwright.engines.vllm import Readings, VllmEngine, refuse_texts
@@ -60,7 +61,7 @@ def test_gpu_defaults() -> None:
     ],
 )
 def test_tokens_per_step_by_card(device: str, gib: int, tokens: int) -> None:
-    assert vllm_setup.default_batched_tokens(device, gib << 30) == tokens
+    assert default_batched_tokens(device, gib << 30) == tokens
 
 
 def test_what_needs_a_tokenizer_is_refused_without_one() -> None:
