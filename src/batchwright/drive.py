@@ -225,7 +225,9 @@ class _Driver:
         tokens = sum(worker.get("completion_tokens", 0) for worker in infer)
         rows_per_s, tokens_per_s = self._rate.add(self._clock.monotonic(), done, tokens)
         left = max(0, expected - done)
-        eta_s = left / rows_per_s if rows_per_s else None
+        phase = _phase(infer, counts)
+        # Before an engine runs only rejected rows are done, and those say nothing of the others.
+        eta_s = left / rows_per_s if rows_per_s and phase == "running" else None
         self._grow(infer, eta_s)
         return Progress(
             run_dir=self._storage.root,
@@ -235,7 +237,7 @@ class _Driver:
             rows_per_s=rows_per_s,
             tokens_per_s=tokens_per_s,
             eta_s=eta_s,
-            phase=_phase(infer, counts),
+            phase=phase,
         )
 
     def leave(self) -> None:
@@ -341,7 +343,6 @@ def _last_line(log: Path) -> str:
 
 def _phase(infer: list[dict[str, Any]], counts: Counts) -> str:
     phases = [worker["phase"] for worker in infer if not worker.get("ended") and "phase" in worker]
-    for phase in ("running", "starting the engine", "waiting for rows"):
-        if phase in phases:
-            return phase
-    return "finishing" if counts.complete else "starting workers"
+    known = ("running", "starting the engine", "waiting for rows")
+    now = next((phase for phase in known if phase in phases), "starting workers")
+    return "finishing" if counts.complete else now

@@ -19,6 +19,7 @@ from batchwright.core.workload import LengthHistogram
 from batchwright.numbering import PILOT_SEED
 from batchwright.pilot.estimate import estimate
 from batchwright.pilot.sample import choose_rows
+from batchwright.pilot.show import in_words
 from batchwright.pilot.slices import slices_of_rows
 from batchwright.roles import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.rundir import layout
@@ -124,22 +125,14 @@ def mean_prompt(storage: Storage, state: RunState) -> float:
 
 
 def over_budget(report: PilotReport, max_hours: float | None, max_usd: float | None) -> str | None:
-    """How the estimate breaks a budget, in words; None if it keeps them.
-
-    Raises:
-        JobError: there is a budget in dollars, but no price.
-    """
+    """How the estimate breaks a budget, in words; None if it keeps them."""
     if max_hours is not None and report.hours.estimate > max_hours:
         hours = report.hours
         return (
-            f"the job would take {hours.estimate:.2f} hours ({hours.low:.2f} to {hours.high:.2f}); "
-            f"plan.max_hours is {max_hours:g}"
+            f"the job would take {in_words(hours.estimate)} ({in_words(hours.low)} to "
+            f"{in_words(hours.high)}); plan.max_hours is {max_hours:g}"
         )
-    if max_usd is None:
-        return None
-    if report.usd is None:
-        raise JobError("plan.max_usd needs a price", "Set plan.usd_per_gpu_hour.")
-    if report.usd.estimate > max_usd:
+    if max_usd is not None and report.usd is not None and report.usd.estimate > max_usd:
         usd = report.usd
         return (
             f"the job would cost ${usd.estimate:.2f} (${usd.low:.2f} to ${usd.high:.2f}); "

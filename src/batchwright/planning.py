@@ -25,8 +25,8 @@ from batchwright.tokens.files import read_json
 # Cores per card of a host that is not here, as in most clouds' machines.
 COMMON_CORES = 12
 
-# Who sets one of these has one engine to a card, and says how much of it.
-OWN_MEMORY = frozenset({"gpu_memory_utilization", "kv_cache_memory_bytes", "replicas"})
+# Who sets one of these divides the memory of a card himself.
+OWN_MEMORY = frozenset({"gpu_memory_utilization", "kv_cache_memory_bytes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ def _maker(
             usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
             linked_by_nvlink=cards.linked,
         )
-        if OWN_MEMORY & given.keys():
-            return plan
         asked = job.run.engines_per_gpu or measured.get("engines_per_gpu")
+        if OWN_MEMORY & given.keys() or ("replicas" in given and not asked):
+            return plan
         return share_cards(plan, cards.cores // cards.count, asked)
 
     return make

@@ -98,7 +98,9 @@ def check_task(job: Job) -> None:
             "Remove them; `batchwright status` shows the rate while the job runs.",
         )
     if job.sampling != Sampling():
-        raise JobError("task: embed samples nothing", "Remove the section sampling.")
+        raise JobError(
+            "task: embed samples nothing", "Remove the section sampling, --max-tokens too."
+        )
     source = job.prompt
     if source.messages or source.system or source.examples or source.chat:
         raise JobError(

@@ -127,3 +127,18 @@ def test_what_a_pilot_measured_is_planned_with(
     assert outputs_of_pilot(tmp_path / "run", survey(job)) == LengthHistogram((5,), (100,))
     other = job_for(rows, tiny_model, **{"sampling.max_tokens": 7})
     assert outputs_of_pilot(tmp_path / "run", survey(other)) is None, "the pilot of another job"
+
+
+def test_several_engines_that_were_asked_for_divide_the_memory_of_a_card(
+    rows: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    job = job_for(rows, tiny_model, **{"run.engines_per_gpu": 3, "run.replicas": 1})
+    planned = settled(job, tmp_path / "a").planned
+    assert planned["engines_per_gpu"] == 3
+    assert planned["gpu_memory_utilization"] == pytest.approx(0.92 / 3, abs=1e-3)
+    assert 3 * planned["kv_cache_memory_bytes"] < 0.92 * H200.gpu.memory_bytes
+    own = job_for(
+        rows, tiny_model,
+        **{"run.engines_per_gpu": 3, "engine.options.gpu_memory_utilization": 0.3},
+    )  # fmt: skip
+    assert settled(own, tmp_path / "b").planned["gpu_memory_utilization"] == 0.3

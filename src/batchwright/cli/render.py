@@ -211,7 +211,11 @@ def as_yaml(plan: Plan) -> list[str]:
     import yaml
 
     options = {name: value for name, value in plan.engine_options().items() if name != "dtype"}
-    section = {"engine": {"options": options}, "run": {"replicas": plan.replicas}}
+    run = {"replicas": plan.replicas}
+    if plan.pool_of_each is not None:  # the run divides the memory of a card by this
+        run["engines_per_gpu"] = plan.value("engines_per_gpu")
+        del options["gpu_memory_utilization"]
+    section = {"engine": {"options": options}, "run": run}
     text = yaml.safe_dump(section, sort_keys=False, default_flow_style=None, width=76)
     return [f"  {line}" for line in text.splitlines()]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from batchwright.core.sampling import PresetName, SamplingFields
 from batchwright.core.vectors import EmbeddingSettings, VectorDtype
@@ -158,6 +158,13 @@ class Plan(Section):
     over_length: Literal["reject", "truncate_left", "truncate_right"] = "reject"
     """What happens to a prompt that leaves no room for an answer of one token (or `min_tokens`);
     one that leaves some is never cut. Truncation is marked in the output."""
+
+    @model_validator(mode="after")
+    def _a_budget_in_dollars_has_a_price(self) -> Plan:
+        """Found out now, and not when the pilot has been paid for."""
+        if self.max_usd is not None and self.usd_per_gpu_hour is None:
+            raise ValueError("max_usd needs a price: set plan.usd_per_gpu_hour")
+        return self
 
 
 class Run(Section):

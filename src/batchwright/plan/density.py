@@ -12,7 +12,7 @@ from dataclasses import replace
 from batchwright.core.plan import Memory, Plan, Prediction, Setting
 
 MOST_ENGINES = 4
-# Each engine keeps about three cores busy: its scheduler, its front-end, and our feeder.
+# Each engine is taken to keep three cores busy: its scheduler, its front-end, and our feeder.
 CORES_PER_ENGINE = 3
 # A prediction of less is not worth the memory; what is measured while running decides in the end.
 LEAST_GAIN = 0.10

@@ -262,3 +262,12 @@ def test_every_key_has_a_docstring() -> None:
                 check(field.annotation, f"{path}{name}.")
 
     check(Job, "")
+
+
+def test_a_budget_in_dollars_needs_a_price_before_anything_is_paid() -> None:
+    with pytest.raises(JobError, match="max_usd needs a price"):
+        make_job({"input": {"path": "rows.jsonl"}}, {"plan.max_usd": 5})
+    job = make_job(
+        {"input": {"path": "rows.jsonl"}}, {"plan.max_usd": 5, "plan.usd_per_gpu_hour": 2}
+    )
+    assert job.plan.max_usd == 5
