@@ -87,7 +87,7 @@ def test_what_cannot_be_embedded_is_rejected(
         ({"sampling__max_tokens": 5}, "samples nothing"),
         ({"prompt__system": "Be brief."}, "reads plain text"),
         ({"prompt__chat": True}, "reads plain text"),
-        ({"plan__max_usd": 1}, "need a pilot"),
+        ({"plan__max_usd": 1, "plan__usd_per_gpu_hour": 2.0}, "need a pilot"),
         ({"task": "generate", "embedding__dimensions": 5}, "is for task: embed"),
         ({"task": "generate", "engine__kind": "torch"}, "makes embeddings only"),
     ],

@@ -88,8 +88,6 @@ class TorchEncoder:
         for _ in range(2 if encoder.on_gpu else 1):
             self._free.append(_new_slot(torch, encoder, settings, room))
         self._encoder = encoder
-        gc.collect()
-        gc.freeze()
         device = torch.cuda.get_device_name(encoder.device) if encoder.on_gpu else "cpu"
         return EngineInfo("torch", str(torch.__version__), device, 0, os.getpid())
 

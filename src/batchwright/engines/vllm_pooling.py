@@ -68,8 +68,6 @@ class VllmPoolingEngine:
         self._params = _raw_vectors()
         self._stopped = threading.Event()
         watch_core(self._engine, self._stopped)
-        gc.collect()
-        gc.freeze()
         from vllm.platforms import current_platform
 
         device = str(current_platform.get_device_name())
