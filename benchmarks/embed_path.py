@@ -24,7 +24,8 @@ from typing import Any
 
 from batchwright.config.job import Job
 from batchwright.config.load import make_job
-from batchwright.core.records import Outcome, Request
+from batchwright.core.outcomes import Outcome
+from batchwright.core.records import Request
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
 from batchwright.engines.wire import pack_outcomes, pack_requests, unpack_outcomes, unpack_requests

@@ -27,8 +27,9 @@ import psutil
 
 from batchwright.config.job import Job
 from batchwright.config.load import make_job
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess

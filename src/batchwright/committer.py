@@ -15,9 +15,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, Tokenizer
-from batchwright.core.records import Chunk, Outcome, Receipt, Request
+from batchwright.core.records import Chunk, Receipt, Request
 from batchwright.core.vectors import EmbeddingSettings
+from batchwright.finishing import Finisher, spell_tokens
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import (
     make_requests,
@@ -114,6 +116,7 @@ class Committer:
         self._timings = timings
         self._embedding = embedding
         self._repeat_once = repeat_once
+        self._finisher = Finisher(tokenizer)
 
     def load(self, chunk: Chunk) -> ActiveChunk:
         """The rows of a chunk that have no receipt yet, ready to be fed."""
@@ -210,33 +213,10 @@ class Committer:
         prepared, rows = active.prepared.take(pa.array(places)), active.rows[places]
         own = with_row_ids(prepared, rows)
         if self._embedding is not None:
-            return build_part(own, rows, outcomes, [None] * len(outcomes), self._embedding)
+            return build_part(own, rows, outcomes, embedding=self._embedding)
         sampling = prepared.column("sampling").to_pylist()
-        answers = [
-            answer_token_ids(outcome, fields)
-            for outcome, fields in zip(outcomes, sampling, strict=True)
-        ]
-        texts = self._texts(outcomes, answers, token_id_arrays(prepared))
-        return build_part(own, rows, outcomes, texts)
-
-    def _texts(
-        self,
-        outcomes: Sequence[Outcome],
-        answers: list[list[int]],
-        prompts: list[array[int]],
-    ) -> list[str | None]:
-        texts = [outcome.text for outcome in outcomes]
-        to_decode = [
-            index
-            for index, outcome in enumerate(outcomes)
-            if outcome.text is None and outcome.error_code is None
-        ]
-        decoded = self._tokenizer.decode(
-            [answers[index] for index in to_decode], [prompts[index] for index in to_decode]
-        )
-        for index, text in zip(to_decode, decoded, strict=True):
-            texts[index] = text
-        return texts
+        finished = self._finisher.finish(outcomes, token_id_arrays(prepared), sampling)
+        return build_part(own, rows, finished, spell_tokens(self._tokenizer, finished))
 
 
 def set_copies_apart(
@@ -266,12 +246,3 @@ def is_greedy(sampling: str) -> bool:
     """Whether the likeliest token is taken each time, once."""
     fields = orjson.loads(sampling or "{}")
     return fields.get("temperature") == 0 and (fields.get("n") or 1) == 1
-
-
-def answer_token_ids(outcome: Outcome, sampling: str) -> list[int]:
-    """Token ids of the answer, without the token that ended it unless the row asks for that."""
-    ids = list(outcome.token_ids)
-    ended_by_token = bool(ids) and outcome.stop_reason == str(ids[-1])
-    if ended_by_token and '"include_stop_str_in_output":true' not in sampling:
-        return ids[:-1]
-    return ids

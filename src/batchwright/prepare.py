@@ -46,6 +46,7 @@ class _Draft:
     prompt: Prompt | None = None
     sampling: str = "{}"
     max_tokens: int = 0
+    extras: str | None = None
     token_ids: list[int] = field(default_factory=list)
     truncated: bool = False
     warnings: list[str] | None = None
@@ -265,6 +266,7 @@ def drafts_to_table(drafts: list[_Draft], batch: RowBatch, schema: pa.Schema) ->
         "sampling": pa.array(
             [draft.sampling for draft in drafts], pa.large_string()
         ).dictionary_encode(),
+        "extras": pa.array([draft.extras for draft in drafts], pa.large_string()),
         "truncated": pa.array([draft.truncated for draft in drafts], pa.bool_()),
         "warnings": pa.array([draft.warnings for draft in drafts], schema.field("warnings").type),
         "error_code": pa.array(
@@ -299,6 +301,8 @@ def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
         template=source.template,
         system=source.system,
         examples=[(example.fields, example.answer) for example in source.examples],
+        tools=source.tools,
+        template_kwargs=source.chat_template_kwargs,
         chat=chat,
     )
 
@@ -322,7 +326,7 @@ def make_row_sampling(job: Job) -> RowSampling:
         return RowSampling({"temperature": 0.0}, frozenset())
     sampling = job.sampling
     defaults = {**PRESETS[sampling.preset], **sampling.given()}
-    for name in ("preset", "row_fields"):
+    for name in ("preset", "row_fields", "schema_retries"):
         defaults.pop(name, None)
     row_fields: frozenset[str] | None = None
     if isinstance(sampling.row_fields, list):

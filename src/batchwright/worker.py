@@ -10,8 +10,9 @@ from typing import Any
 from batchwright.committer import ActiveChunk, Committer
 from batchwright.config.job import Job
 from batchwright.core.errors import Stopped
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, EngineInfo, Tokenizer
-from batchwright.core.records import Chunk, Outcome, Request
+from batchwright.core.records import Chunk, Request
 from batchwright.engines.feeder import Supervisor
 from batchwright.hardware import gpu_sampler
 from batchwright.rundir.chunk_queue import ChunkQueue

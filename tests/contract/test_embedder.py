@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from batchwright.core.errors import EngineDied
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Engine, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.process import EngineProcess

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from batchwright.core.errors import EngineDied, JobError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Engine, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from batchwright.committer import ActiveChunk, Committer, set_copies_apart
-from batchwright.core.records import Outcome, Request
+from batchwright.core.outcomes import Outcome
+from batchwright.core.records import Request
 from batchwright.pipeline import verify
 from batchwright.rundir.storage import Storage
 from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run

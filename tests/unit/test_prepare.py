@@ -97,7 +97,7 @@ PLAIN: list[tuple[Row, str]] = [
     ({"id": "x", "prompt": "y", "temperature": "hot"}, "bad_sampling"),
     ({"id": "x", "prompt": "y", "max_tokens": 0}, "bad_sampling"),
     ({"id": "x", "prompt": "y", "min_tokens": 9, "max_tokens": 8}, "bad_sampling"),
-    ({"id": "x", "prompt": "y", "n": 3}, "unsupported"),
+    ({"id": "x", "prompt": "y", "best_of": 3}, "unsupported"),
     (
         {"id": "x", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         "unsupported",

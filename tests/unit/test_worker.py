@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchwright.again import order_failed_rows
-from batchwright.committer import answer_token_ids
 from batchwright.core.errors import EngineError, Stopped, StorageError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
+from batchwright.finishing import answer_token_ids
 from batchwright.rundir import layout
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import read_heartbeat

@@ -56,6 +56,11 @@ class PromptSource(Section):
     """Instruction ahead of every prompt: the system message, or the first paragraph."""
     examples: list[Example] = []
     """Worked examples ahead of every prompt, as chat turns or as text."""
+    tools: list[dict[str, Any]] = []
+    """Functions that the model may call, in OpenAI's form; a row's own `tools` take their place."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Values for the chat template, such as `enable_thinking: false`; a row's own column
+    `chat_template_kwargs` is laid on top."""
     chat: bool | None = None
     """Send a `column` or `template` prompt as a chat message. Unset: if the model has a chat
     template."""
@@ -74,6 +79,12 @@ class Model(Section):
     """Path of a Jinja2 file that replaces the model's chat template."""
     dtype: str = "auto"
     """Weights' type, by vLLM's names."""
+    reasoning_parser: str | None = None
+    """Takes the model's thoughts out of the answer, into `reasoning`; by vLLM's names (`qwen3`,
+    `deepseek_r1`, …)."""
+    tool_call_parser: str | None = None
+    """Takes tool calls out of the answer of a row with tools, into `tool_calls`; by vLLM's names
+    (`hermes`, `llama3_json`, …)."""
     trust_remote_code: bool = False
     """Let the model's own Python code run on this machine."""
 
@@ -90,6 +101,9 @@ class Sampling(SamplingFields):
     row_fields: Literal["auto", "none"] | list[str] = "auto"
     """Columns that override a field for their row. `auto`: every column named like a sampling
     field, in rows that carry `prompt` or `messages` themselves; none with a template or column."""
+    schema_retries: Annotated[int, Field(ge=0, le=20)] = 2
+    """An answer that does not keep to `structured_outputs` is asked for again so many times; then
+    its row fails with `invalid_output`, its raw text kept."""
 
 
 class Embedding(Section):

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from batchwright.core.records import Outcome, Prompt, Request
+from batchwright.core.outcomes import Outcome
+from batchwright.core.records import Prompt, Request
 from batchwright.core.vectors import EmbeddingSettings
 
 
@@ -127,6 +128,9 @@ class Tokenizer(Protocol):
         self, token_ids: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]]
     ) -> list[str]:
         """Outputs to texts, special tokens left out; `prompts` are the ids that went before."""
+
+    def spell(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as a text of its own, special ones too."""
 
 
 class Clock(Protocol):

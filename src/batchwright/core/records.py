@@ -63,13 +63,14 @@ class Prompt(NamedTuple):
     """What a valid row asks the model: exactly one of the first three is set.
 
     `text` is raw text for the model; `messages` go through the chat template; `token_ids` go to
-    the engine as they are.
+    the engine as they are. `template_kwargs` are for the chat template (`enable_thinking`).
     """
 
     text: str | None = None
     messages: list[dict[str, Any]] | None = None
     token_ids: list[int] | None = None
     tools: list[dict[str, Any]] | None = None
+    template_kwargs: dict[str, Any] | None = None
 
 
 class Request(NamedTuple):
@@ -81,32 +82,14 @@ class Request(NamedTuple):
             a list would take 36.
         max_tokens: cap of output tokens, already cut to the room that the context leaves.
         sampling: canonical JSON of the other sampling fields, by vLLM's names.
+        extras: JSON object of what else the engine needs for this row; empty if nothing.
     """
 
     row: int
     token_ids: Sequence[int]
     max_tokens: int
     sampling: str
-
-
-class Outcome(NamedTuple):
-    """What came of a request.
-
-    `text` is set only when the engine had to detokenise (stop strings); otherwise the worker
-    decodes `token_ids` in batches. A failed outcome has `error_code` and `error`. `embedding` is
-    the vector of an embedding task: its numbers in little-endian order, nothing around them.
-    """
-
-    row: int
-    token_ids: Sequence[int]
-    text: str | None = None
-    finish_reason: str | None = None
-    stop_reason: str | None = None
-    cached_tokens: int = 0
-    error_code: str | None = None
-    error: str | None = None
-    attempts: int = 1
-    embedding: bytes | None = None
+    extras: str = ""
 
 
 # In place of a first row: the rows of this part do not follow each other in the input.

@@ -5,9 +5,19 @@ from __future__ import annotations
 import difflib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
 
 from batchwright.core.errors import RowError
+from batchwright.core.structured import GUIDED, check_structured, from_response_format
 
 PRESETS: dict[str, dict[str, Any]] = {
     "deterministic": {"temperature": 0.0},
@@ -20,10 +30,12 @@ PresetName = Literal["deterministic", "balanced", "creative", "code"]
 
 # Known to vLLM or to the OpenAI API, but not served: refusing beats dropping them silently.
 UNSUPPORTED = frozenset(
-    {"best_of", "use_beam_search", "logprobs", "prompt_logprobs", "top_logprobs", "n",
-     "structured_outputs", "guided_json", "guided_regex", "guided_choice", "response_format",
-     "logits_processors", "length_penalty", "early_stopping", "truncate_prompt_tokens"}
+    {"best_of", "use_beam_search", "prompt_logprobs", "logits_processors", "length_penalty",
+     "early_stopping", "truncate_prompt_tokens", "guided_decoding_backend"}
 )  # fmt: skip
+
+# Other spellings of fields below.
+ALIASES = frozenset({"top_logprobs", "response_format", *GUIDED})
 
 
 def _one_or_many(value: Any) -> Any:
@@ -78,6 +90,23 @@ class SamplingFields(BaseModel):
     """Only these token ids may be generated."""
     skip_special_tokens: StrictBool | None = None
     """Leave special tokens out of the text (the default)."""
+    n: Annotated[int | None, Field(ge=1, le=1024)] = None
+    """Answers per row. The first is in the row's own columns, all of them in `choices`."""
+    logprobs: Annotated[int | None, Field(ge=0, le=1000)] = None
+    """Keep the log probability of each token of the answer, and of so many of the likeliest in its
+    place; 0 for the token alone. `true` is 0, or what `top_logprobs` says."""
+    structured_outputs: Annotated[dict[str, Any], AfterValidator(check_structured)] | None = None
+    """What the answer must keep to, as vLLM names it: one of `json` (a JSON Schema), `regex`,
+    `choice`, `grammar`, `json_object`, `structural_tag`. `response_format` and `guided_json` and
+    its kin are taken too."""
+    priority: Annotated[int | None, Field(ge=-(2**31), lt=2**31)] = None
+    """Rows with a smaller number go first inside the engine; needs the engine option
+    `scheduling_policy: priority`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_spelling(cls, values: Any) -> Any:
+        return resolve_aliases(values) if isinstance(values, dict) else values
 
     def given(self) -> dict[str, Any]:
         """The fields that were set to a value."""
@@ -85,6 +114,44 @@ class SamplingFields(BaseModel):
 
 
 FIELD_NAMES = frozenset(SamplingFields.model_fields)
+
+# All that a row may bring.
+ROW_NAMES = FIELD_NAMES | ALIASES | UNSUPPORTED
+
+
+def resolve_aliases(values: dict[str, Any]) -> dict[str, Any]:
+    """Fields with other spellings brought to vLLM's own.
+
+    Raises:
+        ValueError: two spellings contradict each other, or an alias has a wrong value.
+    """
+    given = {name: value for name, value in values.items() if name not in ALIASES}
+    aliases = {name: value for name, value in values.items() if name in ALIASES}
+    aliases = {name: value for name, value in aliases.items() if value is not None}
+    if "logprobs" in given or "top_logprobs" in aliases:
+        top = aliases.pop("top_logprobs", None)
+        given["logprobs"] = _logprobs(given.get("logprobs"), top)
+    structured = []
+    for name, value in aliases.items():
+        kind = GUIDED.get(name)
+        structured.append(from_response_format(value) if kind is None else {kind: value})
+    structured = [one for one in structured if one is not None]
+    if structured:
+        if len(structured) > 1 or given.get("structured_outputs") is not None:
+            raise ValueError("structured_outputs, response_format and guided_*: give one of them")
+        given["structured_outputs"] = structured[0]
+    return given
+
+
+def _logprobs(value: Any, top: Any) -> Any:
+    """OpenAI's pair (`logprobs` true, `top_logprobs` 5) or vLLM's number as a number."""
+    if value is False:
+        if top:
+            raise ValueError("top_logprobs needs logprobs: true")
+        return None
+    if value is True or value is None:
+        return top if top is not None else (0 if value else None)
+    return value
 
 
 def row_sampling(values: dict[str, Any]) -> dict[str, Any]:
@@ -95,11 +162,11 @@ def row_sampling(values: dict[str, Any]) -> dict[str, Any]:
             that vLLM or the OpenAI API know and this version does not serve.
     """
     for name, value in values.items():
-        if name in UNSUPPORTED and value is not None and not (name == "n" and value == 1):
+        if name in UNSUPPORTED and value is not None:
             raise RowError("unsupported", f"{name} is not supported")
-        if name not in FIELD_NAMES and name not in UNSUPPORTED:
+        if name not in ROW_NAMES:
             raise RowError("bad_sampling", f"unknown sampling field {name}{nearest(name)}")
-    known = {name: value for name, value in values.items() if name in FIELD_NAMES}
+    known = {name: value for name, value in values.items() if name not in UNSUPPORTED}
     try:
         return SamplingFields.model_validate(known).given()
     except ValidationError as error:
@@ -116,4 +183,7 @@ def first_problem(error: ValidationError) -> str:
     """The first problem of a validation, as `field: what it must be (got …)`."""
     problem = error.errors(include_url=False)[0]
     where = ".".join(str(step) for step in problem["loc"])
+    if problem["type"] == "value_error":
+        said = problem["msg"].removeprefix("Value error, ")
+        return f"{where}: {said}" if where else said
     return f"{where}: {problem['msg'].lower()} (got {problem['input']!r})"

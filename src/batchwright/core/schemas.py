@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from batchwright.core.vectors import EmbeddingSettings
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 2: extras in prepared parts; choices to logprobs in results
 
 JSON_INPUT = pa.large_string()
 
@@ -27,12 +27,53 @@ _PREPARED = [
     pa.field("token_ids", TOKEN_IDS),
     pa.field("max_tokens", pa.int32()),
     pa.field("sampling", pa.dictionary(pa.int32(), pa.large_string())),
+    pa.field("extras", pa.large_string()),
     pa.field("truncated", pa.bool_()),
     pa.field("warnings", WARNINGS),
     pa.field("error_code", pa.string()),
     pa.field("error", pa.large_string()),
     pa.field("line", pa.int64()),
 ]
+
+TOOL_CALLS = pa.list_(
+    pa.struct(
+        [
+            pa.field("id", pa.string()),
+            pa.field("type", pa.string()),
+            pa.field(
+                "function",
+                pa.struct([pa.field("name", pa.string()), pa.field("arguments", pa.string())]),
+            ),
+        ]
+    )
+)
+
+_LOGPROB = [
+    pa.field("token", pa.string()),
+    pa.field("token_id", pa.int32()),
+    pa.field("logprob", pa.float64()),
+    pa.field("rank", pa.int32()),
+]
+
+# Per token of the answer the one that was chosen, and the likeliest ones at its place.
+LOGPROBS = pa.list_(pa.struct([*_LOGPROB, pa.field("top", pa.list_(pa.struct(_LOGPROB)))]))
+
+# All answers of a row with `n` above 1; the first is in the row's own columns too.
+CHOICES = pa.list_(
+    pa.struct(
+        [
+            pa.field("index", pa.int32()),
+            pa.field("text", pa.string()),
+            pa.field("finish_reason", pa.string()),
+            pa.field("stop_reason", pa.string()),
+            pa.field("completion_tokens", pa.int32()),
+            pa.field("reasoning", pa.string()),
+            pa.field("tool_calls", TOOL_CALLS),
+            pa.field("parsed", pa.string()),
+            pa.field("logprobs", LOGPROBS),
+        ]
+    )
+)
 
 # The output contract, in order; the input's own columns follow.
 CONTRACT = [
@@ -50,6 +91,11 @@ CONTRACT = [
     pa.field("error_code", pa.string()),
     pa.field("error", pa.large_string()),
     pa.field("attempts", pa.int32()),
+    pa.field("reasoning", pa.large_string()),
+    pa.field("tool_calls", TOOL_CALLS),
+    pa.field("parsed", pa.large_string()),
+    pa.field("choices", CHOICES),
+    pa.field("logprobs", LOGPROBS),
 ]
 
 CONTRACT_NAMES = tuple(field.name for field in CONTRACT)
@@ -57,7 +103,10 @@ CONTRACT_NAMES = tuple(field.name for field in CONTRACT)
 EMBEDDING = "embedding"
 
 # What says something of generated text only; in its place an embedding task has the vector.
-_OF_TEXT = frozenset({"text", "finish_reason", "stop_reason", "completion_tokens", "cached_tokens"})
+_OF_TEXT = frozenset(
+    {"text", "finish_reason", "stop_reason", "completion_tokens", "cached_tokens", "reasoning",
+     "tool_calls", "parsed", "choices", "logprobs"}
+)  # fmt: skip
 
 INPUT_COLUMN = "input"
 

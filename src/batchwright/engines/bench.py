@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchwright.core.errors import EngineError, JobError, Stopped
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.core.sweep import Reading
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess

@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from batchwright.core.errors import BatchwrightError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Engine
-from batchwright.core.records import Outcome
 from batchwright.engines.wire import pack_outcomes, unpack_requests
 
 # Outcomes are sent together, at most this often: a message per step would cost more than it tells.

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
-import zlib
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
-
-import orjson
+from typing import Any, NoReturn
 
 from batchwright.core.errors import JobError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
+from batchwright.engines.fake_answers import (
+    BYTE_VOCABULARY,
+    AnswerMaker,
+    Sampling,
+    parse_sampling,
+)
 from batchwright.engines.options import refuse_unknown
 from batchwright.engines.vectors import made_up_vectors, vector_outcomes
 
-BYTE_VOCABULARY = 256
-NUM_SPECIALS = 16  # the first ids of most vocabularies are special tokens
-POOL_SIZE = 1 << 16
-SHORTEST_ANSWER = 8
 ROW_SETS = ("refuse_rows", "abort_rows", "hang_rows", "hang_engine_rows", "kill_rows")
-LETTERS = b"abcdefghijklmnopqrstuvwxyz      "
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,52 +73,6 @@ def parse_options(options: dict[str, Any]) -> FakeOptions:
     return FakeOptions(**{**options, **rows})
 
 
-class Sampling(NamedTuple):
-    """The part of the sampling fields that the fake engine honours."""
-
-    seed: int
-    stop: tuple[str, ...]
-    include_stop: bool
-    min_tokens: int
-    ignore_eos: bool
-
-
-def parse_sampling(text: str) -> Sampling:
-    """Sampling JSON to what matters here. Raises ValueError."""
-    values = orjson.loads(text or "{}")
-    stop = values.pop("stop", None) or []
-    include_stop = bool(values.pop("include_stop_str_in_output", False))
-    stop = [stop] if isinstance(stop, str) else stop
-    if not all(isinstance(item, str) and item for item in stop):
-        raise ValueError(f"stop must be a list of texts that are not empty (got {stop!r})")
-    return Sampling(
-        # Without the stop texts: they cut a model's answer, but do not make it another one.
-        seed=zlib.crc32(orjson.dumps(values, option=orjson.OPT_SORT_KEYS)),
-        stop=tuple(stop),
-        include_stop=include_stop,
-        min_tokens=int(values.get("min_tokens") or 0),
-        ignore_eos=bool(values.get("ignore_eos")),
-    )
-
-
-def make_pool(vocab_size: int) -> list[int]:
-    """Pseudo-random token ids of which every answer is a slice: slicing costs next to nothing."""
-    noise = array("I", hashlib.shake_128(b"batchwright").digest(4 * POOL_SIZE))
-    if vocab_size == BYTE_VOCABULARY:
-        return [LETTERS[value % len(LETTERS)] for value in noise]
-    first = NUM_SPECIALS if vocab_size > NUM_SPECIALS else 0
-    return [first + value % (vocab_size - first) for value in noise]
-
-
-def cut_at_stop(text: str, stop: Sequence[str], *, include: bool) -> tuple[str, str | None]:
-    """The text up to the earliest stop text, and which one it was."""
-    found = [(text.find(item), item) for item in stop if item in text]
-    if not found:
-        return text, None
-    position, item = min(found)
-    return text[: position + len(item) if include else position], item
-
-
 class FakeEngine:
     """Makes an answer from a hash of the prompt and the sampling fields, and of nothing else.
 
@@ -131,13 +82,12 @@ class FakeEngine:
     def __init__(self) -> None:
         self._settings = EngineSettings("fake", "", max_num_seqs=1, max_model_len=1)
         self._options = FakeOptions()
-        self._pool: list[int] = []
+        self._answers = AnswerMaker(BYTE_VOCABULARY, self._options.longest_answer, None)
         # Rows in order of arrival; the first `max_num_seqs` of them are running. An OrderedDict,
         # because taking the first item of a dict gets slower with each item taken.
         self._queue: OrderedDict[int, Request] = OrderedDict()
         self._refused: list[Outcome] = []
         self._sampling: dict[str, Sampling] = {}
-        self._spread = 1
         self._steps = 0
         self._finished = 0
         self._prompt_tokens = 0
@@ -149,8 +99,11 @@ class FakeEngine:
         """Check the options and pretend to load a model."""
         self._options = parse_options(settings.options)
         self._settings = settings
-        self._spread = max(1, self._options.longest_answer - SHORTEST_ANSWER + 1)
-        self._pool = make_pool(settings.vocab_size or BYTE_VOCABULARY)
+        self._answers = AnswerMaker(
+            settings.vocab_size or BYTE_VOCABULARY,
+            self._options.longest_answer,
+            self._options.text,
+        )
         time.sleep(self._options.startup_s)
         return EngineInfo("fake", "1", "none", self._options.kv_tokens, os.getpid())
 
@@ -234,7 +187,7 @@ class FakeEngine:
         outcomes = self._embed(ready) or [self._answer(request) for request in ready]
         for outcome in outcomes:
             self._prompt_tokens += len(self._queue.pop(outcome.row).token_ids)
-            self._output_tokens += len(outcome.token_ids)
+            self._output_tokens += outcome.num_output_tokens
         self._finished += len(outcomes)
         self._die_once()
         return outcomes
@@ -270,8 +223,8 @@ class FakeEngine:
             if prompts > capacity and admitted:
                 break
             admitted += 1
-            needed = (
-                len(request.token_ids) + self._wanted(request, self._sampling[request.sampling])[0]
+            needed = len(request.token_ids) + self._answers.wanted(
+                request, self._sampling[request.sampling]
             )
             if not fitting or whole + needed <= capacity:
                 whole += needed
@@ -279,16 +232,6 @@ class FakeEngine:
         self._preemptions += admitted - len(fitting)
         self._resident_tokens = whole
         return fitting
-
-    def _wanted(self, request: Request, sampling: Sampling) -> tuple[int, int]:
-        """Tokens that the answer would have without a cap, and where in the pool it begins."""
-        digest = zlib.crc32(array("i", request.token_ids), sampling.seed)
-        if sampling.ignore_eos:
-            wanted = request.max_tokens + 1
-        else:
-            wanted = SHORTEST_ANSWER + digest % self._spread
-            wanted = max(wanted, sampling.min_tokens)
-        return wanted, (digest >> 8) % POOL_SIZE
 
     def _embed(self, requests: list[Request]) -> list[Outcome]:
         """Vectors made up from the prompts; nothing where text is wanted."""
@@ -301,35 +244,7 @@ class FakeEngine:
     def _answer(self, request: Request) -> Outcome:
         if request.row in self._options.abort_rows:
             return Outcome(request.row, [], error_code="aborted", error="aborted on request")
-        sampling = self._sampling[request.sampling]
-        wanted, first = self._wanted(request, sampling)
-        count = min(wanted, request.max_tokens)
-        ids = self._pool[first : first + count]
-        while len(ids) < count:
-            ids += self._pool[: count - len(ids)]
-        reason = "stop" if wanted <= request.max_tokens else "length"
-        if self._options.text is None and not sampling.stop:
-            return Outcome(request.row, ids, None, reason)
-        return self._spelled(request, ids, reason)
-
-    def _spelled(self, request: Request, ids: list[int], reason: str) -> Outcome:
-        """The engine's own text, cut at the stop texts: ids alone cannot say where that is."""
-        sampling = self._sampling[request.sampling]
-        in_bytes = (self._settings.vocab_size or BYTE_VOCABULARY) == BYTE_VOCABULARY
-        raw = self._options.text
-        if raw is not None and in_bytes:
-            reason = "stop" if len(raw.encode()) <= request.max_tokens else "length"
-            ids = list(raw.encode())[: request.max_tokens]
-        if in_bytes:
-            raw = bytes(ids).decode(errors="ignore")
-        elif raw is None:
-            raw = " ".join(f"w{token_id}" for token_id in ids)
-        text, stop = cut_at_stop(raw, sampling.stop, include=sampling.include_stop)
-        if stop is None:
-            return Outcome(request.row, ids, text, reason)
-        if in_bytes:
-            ids = ids[: len(cut_at_stop(raw, (stop,), include=True)[0].encode())]
-        return Outcome(request.row, ids, text, "stop", stop)
+        return self._answers.answer(request, self._sampling[request.sampling])
 
 
 def kill_this_process() -> NoReturn:

@@ -10,8 +10,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from batchwright.core.errors import EngineDied, EngineError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Engine, EngineGauges, EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.flow import LOOK_EVERY_S, Flow, LiveRow, margin_when_bound
 from batchwright.engines.suspects import Suspects
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from batchwright.core.errors import BatchwrightError, EngineDied, EngineError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.wire import pack_requests, unpack_outcomes
 
 POLL_S = 0.1  # how often a wait looks whether the child still lives

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.length_batches import MAX_ROWS, LengthBatches
 from batchwright.engines.torch_model import (
     CPU_BATCH_TOKENS,

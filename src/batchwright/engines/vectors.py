@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchwright.core.records import Outcome
+from batchwright.core.outcomes import Outcome
 from batchwright.core.vectors import EmbeddingSettings
 
 _NOISE = 1 << 14

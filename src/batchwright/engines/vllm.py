@@ -10,16 +10,16 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
-import orjson
-
 from batchwright.core.errors import EngineDied, EngineError, JobError, MissingExtra
+from batchwright.core.outcomes import More, Outcome, Sample
 from batchwright.core.plan import default_batched_tokens
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.options import refuse_unknown
+from batchwright.engines.vllm_params import read_logprobs, sampling_params
 from batchwright.engines.vllm_setup import (
     CPU_BATCHED_TOKENS,
     OWN_OPTIONS,
@@ -90,7 +90,7 @@ class VllmEngine:
         self._engine: Any = None
         self._settings = EngineSettings("vllm", "", max_num_seqs=1, max_model_len=1)
         self._readings = Readings()
-        self._rows: dict[int, bool] = {}  # row in flight -> whether its text is wanted
+        self._rows: dict[int, Any] = {}  # row in flight -> its SamplingParams
         self._refused: list[Outcome] = []
         self._steps = 0
         self._stopped = threading.Event()
@@ -105,7 +105,13 @@ class VllmEngine:
         self._engine = build_engine(settings, self._readings, on_cpu=on_cpu)
         self._stopped = threading.Event()
         watch_core(self._engine, self._stopped)
-        self._make_params = lru_cache(maxsize=4096)(self._new_params)
+        self._make_params = lru_cache(maxsize=4096)(
+            partial(
+                sampling_params,
+                eos_token_ids=settings.eos_token_ids,
+                without_tokenizer=bool(settings.options.get("skip_tokenizer_init")),
+            )
+        )
         return self._describe(version)
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -116,13 +122,13 @@ class VllmEngine:
         for request in requests:
             try:
                 # vLLM makes a copy for the row, so equal parameters may be the same object.
-                params = self._make_params(request.sampling, request.max_tokens)
+                params, priority = self._make_params(request.sampling, request.max_tokens)
                 prompt = tokens_input(list(request.token_ids))
-                self._engine.add_request(str(request.row), prompt, params)
+                self._engine.add_request(str(request.row), prompt, params, priority=priority)
             except refusals as error:
                 self._refused.append(refused(request.row, error))
             else:
-                self._rows[request.row] = params.detokenize
+                self._rows[request.row] = params
 
     def abort(self, rows: Iterable[int]) -> None:
         """Forget these rows."""
@@ -175,20 +181,37 @@ class VllmEngine:
         ]
 
     def _outcome(self, row: int, output: Any) -> Outcome:
-        wants_text = self._rows.pop(row)
-        answer = output.outputs[0]
-        reason = answer.finish_reason
-        if reason in (None, "abort", "error"):
-            code = "engine_error" if reason == "error" else "aborted"
-            return Outcome(row, [], error_code=code, error="vLLM ended the request")
-        token_ids = list(answer.token_ids)
+        params = self._rows.pop(row)
+        for answer in output.outputs:
+            reason = answer.finish_reason
+            if reason in (None, "abort", "error"):
+                code = "engine_error" if reason == "error" else "aborted"
+                return Outcome(row, [], error_code=code, error="vLLM ended the request")
+        first, *others = [self._sample(answer, params) for answer in output.outputs]
+        token_ids, text, reason, stop_reason, more = first
+        if others:
+            more = (more or More())._replace(samples=tuple(others))
         return Outcome(
             row,
             token_ids,
-            text=answer.text if wants_text else None,
+            text=text,
             finish_reason=reason,
-            stop_reason=self._stop_reason(reason, answer.stop_reason, token_ids),
+            stop_reason=stop_reason,
             cached_tokens=output.num_cached_tokens or 0,
+            more=more,
+        )
+
+    def _sample(self, answer: Any, params: Any) -> Sample:
+        token_ids = list(answer.token_ids)
+        more = None
+        if answer.logprobs is not None:
+            more = More(logprobs=read_logprobs(token_ids, answer.logprobs, params.logprobs))
+        return Sample(
+            token_ids,
+            answer.text if params.detokenize else None,
+            answer.finish_reason,
+            self._stop_reason(answer.finish_reason, answer.stop_reason, token_ids),
+            more,
         )
 
     def _stop_reason(self, reason: str, given: Any, token_ids: list[int]) -> str | None:
@@ -199,31 +222,6 @@ class VllmEngine:
             reason == "stop" and token_ids and token_ids[-1] in self._settings.eos_token_ids
         )
         return str(token_ids[-1]) if ended_by_eos else None
-
-    def _new_params(self, sampling: str, max_tokens: int) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        fields: dict[str, Any] = orjson.loads(sampling or "{}")
-        stop_ids = list(fields.pop("stop_token_ids", None) or [])
-        if not fields.get("ignore_eos"):
-            # The tokenizer has one EOS; a chat model's generation config often has more.
-            stop_ids += [eos for eos in self._settings.eos_token_ids if eos not in stop_ids]
-        if fields.get("logit_bias"):
-            fields["logit_bias"] = {int(key): value for key, value in fields["logit_bias"].items()}
-        if self._settings.options.get("skip_tokenizer_init"):
-            refuse_texts(fields)
-        return SamplingParams(
-            **fields,
-            max_tokens=max_tokens,
-            stop_token_ids=stop_ids,
-            # One token at a time, detokenising costs four times as much as all else here.
-            detokenize=bool(fields.get("stop")) or fields.get("skip_special_tokens") is False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            # A row's copy may be a shallow one: vLLM replaces what it changes in it, and adds the
-            # same end tokens for each. Deep copies were a third of the cost of adding a row.
-            skip_clone=True,
-        )
 
     def _describe(self, version: str) -> EngineInfo:
         from vllm.platforms import current_platform
@@ -329,13 +327,6 @@ def refusal_types() -> tuple[type[Exception], ...]:
 
     client_error = getattr(exceptions, "VLLMClientError", exceptions.VLLMValidationError)
     return (client_error, EngineGenerateError, ValueError, TypeError, OverflowError)
-
-
-def refuse_texts(fields: dict[str, Any]) -> None:
-    """Raise ValueError for what vLLM finds in text only: without a tokenizer it would not look."""
-    for name in ("stop", "bad_words"):
-        if fields.get(name):
-            raise ValueError(f"{name} needs a tokenizer, and skip_tokenizer_init is set")
 
 
 def refused(row: int, error: Exception) -> Outcome:

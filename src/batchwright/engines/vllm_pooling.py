@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from batchwright.core.errors import JobError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.engines.vectors import finished, vector_outcomes
 from batchwright.engines.vllm import (

@@ -8,7 +8,8 @@ from itertools import accumulate, pairwise
 from struct import pack
 from typing import Any
 
-from batchwright.core.records import Outcome, Request
+from batchwright.core.outcomes import Outcome
+from batchwright.core.records import Request
 
 # Pickled row by row, the token ids alone would take most of the time: each is an object of its
 # own on the other side. A column of them is one block of bytes.
@@ -25,41 +26,48 @@ def pack_requests(requests: Sequence[Request]) -> Columns:
         array("q", [one.max_tokens for one in requests]),
         sampling,
         list(known),
+        _if_any([one.extras for one in requests]),
     )
 
 
 def unpack_requests(columns: Columns) -> list[Request]:
     """The requests again, their token ids in arrays."""
-    rows, lengths, data, max_tokens, sampling, known = columns
+    rows, lengths, data, max_tokens, sampling, known, extras = columns
     ids = _unpack_ids(lengths, data)
     spelled = [known[index] for index in sampling]
-    return list(map(Request, rows, ids, max_tokens, spelled))
+    return list(map(Request, rows, ids, max_tokens, spelled, extras or [""] * len(rows)))
 
 
 def pack_outcomes(outcomes: Sequence[Outcome]) -> Columns:
     """Outcomes as columns, in order; what many have in common, as a rule all, goes once."""
     known: dict[tuple[Any, ...], int] = {}
-    rest = array("i", [known.setdefault(one[2:-1], len(known)) for one in outcomes])
-    vectors = [one.embedding for one in outcomes]
+    rest = array("i", [known.setdefault(one[2:-2], len(known)) for one in outcomes])
     return (
         array("q", [one.row for one in outcomes]),
         *_pack_ids(one.token_ids for one in outcomes),
         rest,
         list(known),
-        vectors if any(vector is not None for vector in vectors) else None,
+        _if_any([one.embedding for one in outcomes]),
+        _if_any([one.more for one in outcomes]),
     )
 
 
 def unpack_outcomes(columns: Columns) -> list[Outcome]:
     """The outcomes again, their token ids in arrays: 4 bytes a token, not 36."""
-    rows, lengths, data, rest, known, vectors = columns
+    rows, lengths, data, rest, known, vectors, more = columns
     ids = _unpack_ids(lengths, data)
+    none = [None] * len(rows)
     return [
-        Outcome._make((row, answer, *known[index], vector))
-        for row, answer, index, vector in zip(
-            rows, ids, rest, vectors or [None] * len(rows), strict=True
+        Outcome._make((row, answer, *known[index], vector, further))
+        for row, answer, index, vector, further in zip(
+            rows, ids, rest, vectors or none, more or none, strict=True
         )
     ]
+
+
+def _if_any(values: list[Any]) -> list[Any] | None:
+    """A column that nearly no job fills: nothing of it travels unless a row has a value."""
+    return values if any(value not in (None, "") for value in values) else None
 
 
 def _pack_ids(rows: Iterable[Sequence[int]]) -> tuple[array[int], bytes]:

@@ -203,8 +203,19 @@ def make_requests(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> Iterator[R
     """Prepared rows to requests, in order."""
     caps = prepared.column("max_tokens").to_pylist()
     sampling = prepared.column("sampling").to_pylist()
-    columns = zip(rows.tolist(), token_id_arrays(prepared), caps, sampling, strict=True)
+    extras = extras_of(prepared)
+    columns = zip(rows.tolist(), token_id_arrays(prepared), caps, sampling, extras, strict=True)
     return (Request(*columns_of_row) for columns_of_row in columns)
+
+
+def extras_of(prepared: pa.Table) -> list[str]:
+    """What the engine needs of each row besides its tokens; runs of format 1 have none."""
+    if "extras" not in prepared.column_names:
+        return [""] * prepared.num_rows
+    column = prepared.column("extras")
+    if column.null_count == len(column):
+        return [""] * len(column)
+    return [value or "" for value in column.to_pylist()]
 
 
 def token_id_arrays(prepared: pa.Table) -> list[array[int]]:

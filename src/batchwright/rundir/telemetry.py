@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, EngineGauges
-from batchwright.core.records import Outcome
 from batchwright.rundir import layout
 from batchwright.rundir.storage import Storage
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import orjson
 
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, EngineGauges
-from batchwright.core.records import Chunk, Outcome
+from batchwright.core.records import Chunk
 from batchwright.rundir import layout
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage

@@ -44,8 +44,10 @@ class ByteTokenizer:
     def render_chat(self, prompt: Prompt) -> str:
         """One `role: content` line per message, and the header of the answer."""
         messages = prompt.messages or []
-        check_last_role(messages)
+        check_last_role(prompt)
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        if (prompt.template_kwargs or {}).get("continue_final_message"):
+            return "".join(lines).removesuffix("\n")
         return "".join([*lines, "assistant:"])
 
     def encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:  # noqa: ARG002
@@ -59,3 +61,7 @@ class ByteTokenizer:
     ) -> list[str]:
         """Bytes to texts; what is no UTF-8 becomes U+FFFD."""
         return [bytes(ids).decode("utf-8", "replace") for ids in token_ids]
+
+    def spell(self, token_ids: Sequence[int]) -> list[str]:
+        """Each byte as a text of its own."""
+        return [bytes([token_id]).decode("utf-8", "replace") for token_id in token_ids]

@@ -50,22 +50,35 @@ class ChatTemplate:
         if not source:
             what = "no default chat template" if self else "no chat template"
             raise RowError("no_chat_template", f"the model has {what}; set model.chat_template")
-        check_last_role(messages)
+        check_last_role(prompt)
         # A template that never heard of the role would print it as if it were known.
         if "developer" not in source and any(turn["role"] == "developer" for turn in messages):
             raise RowError(
                 "chat_template_error", "the chat template does not know the role developer"
             )
         try:
-            return _apply(self._tokenizer, messages, prompt.tools, source)
+            return _apply(
+                self._tokenizer, messages, prompt.tools, source, prompt.template_kwargs or {}
+            )
         except self._failures as error:
             raise RowError("chat_template_error", str(error) or type(error).__name__) from None
 
 
-def check_last_role(messages: list[dict[str, Any]]) -> None:
-    """Refuse a last message of the assistant: there is no option to go on with it yet."""
-    if messages and messages[-1]["role"] == "assistant":
-        raise RowError("chat_template_error", "the messages end with an assistant message")
+def check_last_role(prompt: Prompt) -> None:
+    """Refuse a last message of the assistant, unless the model is asked to go on with it."""
+    messages = prompt.messages or []
+    going_on = bool((prompt.template_kwargs or {}).get("continue_final_message"))
+    if messages and (messages[-1]["role"] == "assistant") != going_on:
+        end = "an assistant message"
+        if going_on:
+            raise RowError(
+                "chat_template_error", f"continue_final_message: the messages do not end with {end}"
+            )
+        raise RowError(
+            "chat_template_error",
+            f"the messages end with {end}; chat_template_kwargs: {{continue_final_message: true}} "
+            "goes on with it",
+        )
 
 
 def _source(tokenizer: Any, tools: list[dict[str, Any]] | None) -> str | None:
@@ -82,6 +95,7 @@ def _apply(
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] | None,
     source: str,
+    kwargs: dict[str, Any],
 ) -> str:
     # transformers keeps compiled templates by their source: calling them directly is no faster.
     return str(
@@ -90,7 +104,7 @@ def _apply(
             tools=tools,
             chat_template=source,
             tokenize=False,
-            add_generation_prompt=True,
+            **{"add_generation_prompt": not kwargs.get("continue_final_message"), **kwargs},
         )
     )
 
@@ -100,7 +114,7 @@ def _check_syntax(tokenizer: Any, source: str) -> None:
     from jinja2 import TemplateSyntaxError
 
     try:
-        _apply(tokenizer, [{"role": "user", "content": "x"}], None, source)
+        _apply(tokenizer, [{"role": "user", "content": "x"}], None, source, {})
     except TemplateSyntaxError as error:
         raise JobError(
             f"the chat template, line {error.lineno}: {error.message}",

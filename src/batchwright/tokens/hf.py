@@ -121,6 +121,14 @@ class HfTokenizer:
         after = self._decode([context + list(ids) for context, ids in pairs])
         return [_cut(text, head) for text, head in zip(after, before, strict=True)]
 
+    def spell(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as a text of its own; a part of a character is U+FFFD."""
+        rows = [[token_id] for token_id in token_ids]
+        if self._backend is None:
+            return [self._tokenizer.decode(row) for row in rows]
+        spelled: list[str] = self._backend.decode_batch(rows, skip_special_tokens=False)
+        return spelled
+
     def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         if self._backend is None:
             out = self._tokenizer(list(texts), add_special_tokens=add_special_tokens)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchwright.core.errors import RowError
-from batchwright.core.sampling import FIELD_NAMES, UNSUPPORTED
+from batchwright.core.sampling import ROW_NAMES
 from batchwright.validate.names import did_you_mean
 
 CHAT = "/v1/chat/completions"
@@ -28,11 +28,8 @@ HARMLESS = frozenset(
 # They would change the answer: only the values that change nothing are taken (null always is).
 ONLY: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
-    "logprobs": (False,),
-    "response_format": ({"type": "text"},),
     "truncate_prompt_tokens": (),
     "tool_choice": ("auto",),
-    "chat_template_kwargs": ({},),
     "chat_template": (),
     "documents": ([],),
     "echo": (False,),
@@ -50,9 +47,9 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "spaces_between_special_tokens": (True,),
 }
 
-_PROMPT_FIELDS = {CHAT: ("messages", "tools"), COMPLETIONS: ("prompt",)}
-_SAMPLING = FIELD_NAMES | UNSUPPORTED | {"max_completion_tokens"}
-_BODY = _SAMPLING | HARMLESS | ONLY.keys() | {"messages", "tools", "prompt"}
+_PROMPT_FIELDS = {CHAT: ("messages", "tools", "chat_template_kwargs"), COMPLETIONS: ("prompt",)}
+_SAMPLING = ROW_NAMES | {"max_completion_tokens"}
+_BODY = _SAMPLING | HARMLESS | ONLY.keys() | {"messages", "tools", "prompt", "chat_template_kwargs"}
 
 
 class Envelope(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -42,6 +43,37 @@ def parse_tools(value: Any) -> list[dict[str, Any]] | None:
         if not isinstance(tool, dict):
             raise RowError("bad_messages", f"tool {index} is not an object")
     return tools or None
+
+
+# What is said in other ways than through the chat template's values.
+_RESERVED_KWARGS = frozenset(
+    {"messages", "conversation", "tools", "chat_template", "tokenize", "return_dict",
+     "return_tensors", "return_assistant_tokens_mask", "padding", "truncation", "max_length",
+     "tokenizer_kwargs"}
+)  # fmt: skip
+
+
+def parse_template_kwargs(value: Any) -> dict[str, Any] | None:
+    """Values for the chat template: an object, or the JSON text of one; None when there are none.
+
+    Raises:
+        RowError: `bad_messages`.
+    """
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            message = f"chat_template_kwargs are text but no JSON: {error}"
+            raise RowError("bad_messages", message) from None
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        message = f"chat_template_kwargs are not an object but {_kind(value)}"
+        raise RowError("bad_messages", message)
+    given = {name: item for name, item in value.items() if item is not None}
+    for name in sorted(_RESERVED_KWARGS & given.keys()):
+        raise RowError("bad_messages", f"chat_template_kwargs: {name} is not for the template")
+    return given or None
 
 
 def _json_list(value: Any, what: str) -> list[Any]:

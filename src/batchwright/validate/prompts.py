@@ -7,7 +7,7 @@ from typing import Any
 
 from batchwright.core.errors import JobError, RowError
 from batchwright.core.records import Prompt
-from batchwright.validate.messages import parse_messages, parse_tools
+from batchwright.validate.messages import parse_messages, parse_template_kwargs, parse_tools
 from batchwright.validate.names import did_you_mean
 from batchwright.validate.templates import RowTemplate
 from batchwright.validate.token_ids import parse_token_ids
@@ -29,6 +29,8 @@ class PromptBuilder:
         template: Jinja2 source over the row's columns.
         system: instruction ahead of every prompt; a row that has its own system message keeps it.
         examples: (fields, answer) of each worked example.
+        tools: functions of rows that bring none of their own.
+        template_kwargs: values for the chat template, under a row's own.
         chat: whether a column or template prompt becomes a chat message.
 
     Raises:
@@ -43,6 +45,8 @@ class PromptBuilder:
         template: str | None = None,
         system: str | None = None,
         examples: Sequence[tuple[dict[str, Any], str]] = (),
+        tools: Sequence[dict[str, Any]] = (),
+        template_kwargs: Mapping[str, Any] | None = None,
         chat: bool = False,
     ) -> None:
         if sum(source is not None for source in (column, messages, template)) > 1:
@@ -50,6 +54,11 @@ class PromptBuilder:
         self._column = column
         self._messages = messages
         self._system = system
+        self._tools = list(tools) or None
+        try:
+            self._template_kwargs = parse_template_kwargs(template_kwargs or None)
+        except RowError as error:
+            raise JobError(f"prompt.{error.message}") from None
         self._examples = [{"fields": fields, "answer": answer} for fields, answer in examples]
         self._template = None if template is None else RowTemplate(template)
         names = self._template.names if self._template else frozenset()
@@ -99,7 +108,10 @@ class PromptBuilder:
         def make(record: Record) -> Prompt:
             value = read(record)
             if isinstance(value, str):
-                return Prompt(messages=[*head, {"role": "user", "content": value}])
+                turns = [*head, {"role": "user", "content": value}]
+                return Prompt(
+                    messages=turns, tools=self._tools, template_kwargs=self._template_kwargs
+                )
             return self._token_prompt(value)
 
         return make
@@ -135,10 +147,14 @@ class PromptBuilder:
 
     def _chat_prompt(self, value: Any, record: Record) -> Prompt:
         messages = parse_messages(value)
-        tools = parse_tools(record.get("tools"))
+        tools = parse_tools(record.get("tools")) or self._tools
+        own = parse_template_kwargs(record.get("chat_template_kwargs"))
+        kwargs = {**self._template_kwargs, **own} if self._template_kwargs and own else None
         if self._system_turn or self._turns:
             messages = self._with_head(messages)
-        return Prompt(messages=messages, tools=tools)
+        return Prompt(
+            messages=messages, tools=tools, template_kwargs=kwargs or own or self._template_kwargs
+        )
 
     def _with_head(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if messages[0]["role"] in ("system", "developer"):

@@ -9,7 +9,14 @@ import orjson
 
 from batchwright.core.errors import JobError, RowError
 from batchwright.core.ids import canonical_json
-from batchwright.core.sampling import FIELD_NAMES, UNSUPPORTED, nearest, row_sampling
+from batchwright.core.sampling import (
+    ALIASES,
+    FIELD_NAMES,
+    ROW_NAMES,
+    UNSUPPORTED,
+    nearest,
+    row_sampling,
+)
 
 DEFAULT_MAX_TOKENS = 512
 
@@ -38,7 +45,7 @@ class RowSampling:
             self._default = self._merge({})
         except RowError as error:
             raise JobError(f"sampling: {error.message}") from None
-        self._names = FIELD_NAMES | UNSUPPORTED if row_fields is None else row_fields
+        self._names = ROW_NAMES if row_fields is None else row_fields
         if row_fields is not None:
             _check_names(row_fields)
         self._cache: dict[bytes, tuple[str, int]] = {}
@@ -71,6 +78,8 @@ class RowSampling:
     def _merge(self, given: dict[str, Any]) -> tuple[str, int]:
         merged = {"max_tokens": DEFAULT_MAX_TOKENS, **self._defaults, **row_sampling(given)}
         max_tokens = merged.pop("max_tokens")
+        if merged.get("n") == 1:  # so that it equals a row that does not say it
+            del merged["n"]
         if merged.get("min_tokens", 0) > max_tokens:
             raise RowError(
                 "bad_sampling", f"min_tokens {merged['min_tokens']} is above {max_tokens=}"
@@ -87,6 +96,6 @@ def shortest_answer(sampling: str) -> int:
 
 
 def _check_names(row_fields: frozenset[str]) -> None:
-    for name in sorted(row_fields - FIELD_NAMES):
+    for name in sorted(row_fields - FIELD_NAMES - ALIASES):
         what = "is not supported" if name in UNSUPPORTED else "is no sampling field"
         raise JobError(f"sampling.row_fields: {name} {what}{nearest(name)}")

@@ -202,7 +202,13 @@ def _with_generation(schema: pa.Schema) -> pa.Schema:
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return table if table.schema.equals(schema) else table.cast(schema)
+    """The table with these columns; those that parts of format 1 lack are null."""
+    if table.schema.equals(schema):
+        return table
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(schema.names).cast(schema)
 
 
 def _as_results(rejected: pa.Table, schema: pa.Schema) -> pa.Table:

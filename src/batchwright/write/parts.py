@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchwright.core.errors import VerifyError
-from batchwright.core.records import Outcome
+from batchwright.core.outcomes import Outcome
 from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, part_schema
 from batchwright.core.vectors import EmbeddingSettings
+from batchwright.write.answers import answer_columns
 from batchwright.write.vectors import part_encoding, stored_vectors
 
 Rows = npt.NDArray[np.int64]
@@ -35,7 +36,8 @@ def build_part(
     prepared: pa.Table,
     rows: Rows,
     outcomes: Sequence[Outcome],
-    texts: Sequence[str | None],
+    spelled: Mapping[int, str] | None = None,
+    *,
     embedding: EmbeddingSettings | None = None,
 ) -> pa.Table:
     """The part of a chunk, sorted by row.
@@ -44,27 +46,27 @@ def build_part(
         prepared: the chunk's rows as prepared, in the order of `rows`.
         rows: row numbers, int64, in any order.
         outcomes: one per row, in any order.
-        texts: the text of each outcome, in the order of `outcomes`; ignored where it failed.
+        spelled: the text of each token that log probabilities name.
         embedding: the vectors of an embedding task, which makes no texts.
 
     Raises:
         VerifyError: outcomes and rows do not match one to one.
     """
-    if prepared.num_rows != len(rows) or len(texts) != len(outcomes):
-        msg = (
-            f"a chunk of {len(rows)} rows came with {prepared.num_rows} prepared rows, "
-            f"{len(outcomes)} outcomes and {len(texts)} texts"
-        )
+    if prepared.num_rows != len(rows):
+        msg = f"a chunk of {len(rows)} rows came with {prepared.num_rows} prepared rows"
         raise VerifyError(msg)
     outcome_rows = np.fromiter((outcome.row for outcome in outcomes), np.int64, len(outcomes))
     _check_one_to_one(rows, outcome_rows)
     order = np.argsort(rows)
     ranked = np.argsort(outcome_rows).tolist()
     outcomes = [outcomes[i] for i in ranked]
-    results = _result_columns(outcomes, [texts[i] for i in ranked])
+    results = _result_columns(outcomes)
     own = prepared.select(["id", "token_ids", "truncated", "warnings", INPUT_COLUMN]).take(order)
     warnings = own.column("warnings")
+    prompt_tokens = pc.list_value_length(own.column("token_ids")).cast(pa.int32())
     if embedding is None:
+        results |= answer_columns(outcomes, spelled or {})
+        prompt_tokens = _counted_by_engine(outcomes, prompt_tokens)
         warnings = _with_empty_answers(warnings, results["status"], results["text"])
     else:
         results[EMBEDDING] = stored_vectors(outcomes, embedding)
@@ -72,7 +74,7 @@ def build_part(
         **results,
         "row": pa.array(rows[order]),
         "id": own.column("id"),
-        "prompt_tokens": pc.list_value_length(own.column("token_ids")).cast(pa.int32()),
+        "prompt_tokens": prompt_tokens,
         "truncated": own.column("truncated"),
         "warnings": warnings,
         INPUT_COLUMN: own.column(INPUT_COLUMN),
@@ -95,24 +97,21 @@ def _check_one_to_one(rows: Rows, outcome_rows: Rows) -> None:
     raise VerifyError(f"outcomes do not match the chunk: {'; '.join(found)}")
 
 
-def _result_columns(outcomes: list[Outcome], texts: list[str | None]) -> dict[str, pa.Array]:
+def _result_columns(outcomes: list[Outcome]) -> dict[str, pa.Array]:
     return {
         "status": pa.array(["ok" if o.error_code is None else "failed" for o in outcomes]),
-        "text": pa.array(
-            [
-                text if outcome.error_code is None else None
-                for outcome, text in zip(outcomes, texts, strict=True)
-            ],
-            pa.large_string(),
-        ),
-        "finish_reason": pa.array([o.finish_reason for o in outcomes], pa.string()),
-        "stop_reason": pa.array([o.stop_reason for o in outcomes], pa.string()),
-        "completion_tokens": pa.array([len(o.token_ids) for o in outcomes], pa.int32()),
-        "cached_tokens": pa.array([o.cached_tokens for o in outcomes], pa.int32()),
         "error_code": pa.array([o.error_code for o in outcomes], pa.string()),
         "error": pa.array([o.error for o in outcomes], pa.large_string()),
         "attempts": pa.array([o.attempts for o in outcomes], pa.int32()),
     }
+
+
+def _counted_by_engine(outcomes: list[Outcome], prompt_tokens: Any) -> Any:
+    """Prompt tokens as prepared, or as counted by an engine with a tokenizer of its own."""
+    counted = [None if one.more is None else one.more.prompt_tokens for one in outcomes]
+    if any(count is not None for count in counted):
+        return pc.coalesce(pa.array(counted, pa.int32()), prompt_tokens)
+    return prompt_tokens
 
 
 def _with_empty_answers(warnings: pa.ChunkedArray, status: pa.Array, text: pa.Array) -> Any:

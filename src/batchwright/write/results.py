@@ -13,6 +13,7 @@ from batchwright.core.errors import JobError
 from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, JSON_INPUT, contract, part_schema
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.write import json_input, parquet_input
+from batchwright.write.answers import json_answers
 from batchwright.write.vectors import json_vectors, shown_vectors
 
 Columns = Literal["all", "none"] | Sequence[str]
@@ -101,7 +102,7 @@ class _Contract:
 
     def rows(self, part: pa.Table) -> Iterator[dict[str, Any]]:
         """The contract's part of each line of JSON."""
-        shown = self._shown(part, json_vectors)
+        shown = self._shown(part, json_vectors) | json_answers(part)
         names = self.names
         columns = [shown[n] if n in shown else part.column(n).to_pylist() for n in names]
         for values in zip(*columns, strict=True):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchwright.core.errors import VerifyError
-from batchwright.core.records import Outcome
+from batchwright.core.outcomes import Outcome
 from batchwright.core.schemas import EMBEDDING, vector_type
 from batchwright.core.vectors import EmbeddingSettings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from batchwright.core.errors import EngineDied, JobError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineInfo, EngineSettings
-from batchwright.core.records import Outcome
 from batchwright.engines.fake import FakeEngine
 
 

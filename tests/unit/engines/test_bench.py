@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from batchwright.core.errors import EngineDied, EngineError, JobError, Stopped
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.bench import Bench, BenchMaker, Pace
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor

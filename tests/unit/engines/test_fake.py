@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from batchwright.core.errors import JobError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineSettings
-from batchwright.core.records import Outcome, Request
-from batchwright.engines.fake import FakeEngine, cut_at_stop
+from batchwright.core.records import Request
+from batchwright.engines.fake import FakeEngine
+from batchwright.engines.fake_answers import cut_at_stop
 
 
 def started(vocab_size: int = 256, max_num_seqs: int = 8, **options: Any) -> FakeEngine:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchwright.core.errors import EngineDied, EngineError, JobError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.feeder import FeedPolicy, Supervisor
 
 

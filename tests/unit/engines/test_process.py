@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from batchwright.core.errors import EngineDied, EngineError, JobError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.process import EngineProcess
 
 FAKE = "batchwright.engines.fake:FakeEngine"

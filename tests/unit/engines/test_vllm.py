@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from batchwright.core.errors import JobError
+from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineSettings
-from batchwright.core.records import Outcome, Request
+from batchwright.core.records import Request
 from batchwright.engines.process import EngineProcess
 
 pytestmark = pytest.mark.vllm

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchwright.core.records import Outcome, Request
+from batchwright.core.outcomes import Logprob, More, Outcome, Sample, TokenLogprobs
+from batchwright.core.records import Request
 from batchwright.engines.wire import (
     pack_outcomes,
     pack_requests,
@@ -21,10 +22,24 @@ IDS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8)
 ROWS = st.integers(0, 2**40)
 TEXTS = st.none() | st.text(max_size=4)
 REQUESTS = st.builds(
-    Request, ROWS, IDS | IDS.map(lambda ids: array("i", ids)), st.integers(0, 2**40), st.text()
+    Request,
+    ROWS,
+    IDS | IDS.map(lambda ids: array("i", ids)),
+    st.integers(0, 2**40),
+    st.text(),
+    st.text(max_size=3),
+)
+LOGPROBS = st.builds(Logprob, st.integers(0, 9), st.none() | st.floats(-9, 0), st.none())
+MORE = st.builds(
+    lambda **fields: More(**fields),
+    samples=st.lists(st.builds(Sample, IDS, TEXTS, TEXTS, TEXTS), max_size=2).map(tuple),
+    logprobs=st.none() | st.lists(st.builds(TokenLogprobs, LOGPROBS), max_size=2).map(tuple),
+    reasoning=TEXTS,
+    tool_calls=st.just(None),
+    scores=st.none() | st.tuples(st.floats(0, 1)),
 )
 OUTCOMES = st.builds(
-    Outcome,
+    lambda **fields: Outcome(**fields),
     row=ROWS,
     token_ids=IDS,
     text=TEXTS,
@@ -34,7 +49,8 @@ OUTCOMES = st.builds(
     error_code=TEXTS,
     error=TEXTS,
     attempts=st.integers(1, 9),
-    embedding=st.none() | st.binary(max_size=8),
+    embedding=st.none() | st.binary(min_size=1, max_size=8),
+    more=st.none() | MORE,
 )
 
 

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchwright.again import order_failed_rows
-from batchwright.core.records import Outcome, Receipt
+from batchwright.core.outcomes import Outcome
+from batchwright.core.records import Receipt
 from batchwright.order import Sequencer
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import read_slices
@@ -351,7 +352,7 @@ def commit_outcomes(run: SmallRun, failures: dict[int, str], generation: int = 0
             else Outcome(row, [65], "A", "stop")
             for row in rows.tolist()
         ]  # fmt: skip
-        part = build_part(table, rows, outcomes, [outcome.text for outcome in outcomes])
+        part = build_part(table, rows, outcomes)
         file = layout.output_part(chunk.name, "x")
         run.storage.put(file, encode_part(part))
         put_receipt(

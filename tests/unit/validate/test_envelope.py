@@ -24,7 +24,10 @@ def test_chat() -> None:
         model="m",
     )  # fmt: skip
     assert envelope.record == {"messages": MESSAGES, "tools": [{"type": "function"}]}
-    assert envelope.sampling == {"temperature": 0, "max_tokens": 9, "n": 1}
+    assert envelope.sampling == {
+        "temperature": 0, "max_tokens": 9, "n": 1, "logprobs": False,
+        "response_format": {"type": "text"},
+    }  # fmt: skip
     assert envelope.warnings == ()
     assert RowSampling({}, None).resolve_fields(envelope.sampling) == ('{"temperature":0.0}', 9)
 
@@ -63,10 +66,6 @@ def change(**top: Any) -> dict[str, Any]:
         (line(prompt="x"), "ambiguous_prompt", "prompt"),
         (line(stream=True), "bad_envelope", "stream"),
         (line(max_token=3), "bad_envelope", "'max_tokens'"),
-        (line(logprobs=True), "unsupported", "logprobs"),
-        (line("/v1/completions", messages=None, prompt="x", logprobs=0), "unsupported", "logprobs"),
-        (line(chat_template_kwargs={"enable_thinking": False}), "unsupported", "chat_template"),
-        (line(response_format={"type": "json_object"}), "unsupported", "response_format"),
         (line(tool_choice="required"), "unsupported", "tool_choice"),
         (line(reasoning_effort="low"), "unsupported", "reasoning_effort"),
     ],

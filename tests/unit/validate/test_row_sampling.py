@@ -55,8 +55,15 @@ def test_equal_rows_share_one_text() -> None:
         ({"stop": [3]}, "bad_sampling", "stop"),
         ({"stop": datetime.date(2020, 1, 1)}, "bad_sampling", "stop"),
         ({"min_tokens": 200}, "bad_sampling", "min_tokens"),
-        ({"n": 2}, "unsupported", "n "),
-        ({"response_format": {"type": "json_object"}}, "unsupported", "response_format"),
+        ({"n": 0}, "bad_sampling", "n:"),
+        ({"best_of": 2}, "unsupported", "best_of"),
+        ({"logprobs": False, "top_logprobs": 3}, "bad_sampling", "logprobs: true"),
+        ({"response_format": {"type": "xml"}}, "bad_sampling", "response_format.type"),
+        ({"structured_outputs": {}}, "bad_sampling", "give one of"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "bad_sampling", "give one of"),
+        ({"structured_outputs": {"choice": ["b", "b"]}}, "bad_sampling", "different texts"),
+        ({"guided_json": "{"}, "bad_sampling", "no JSON"),
+        ({"guided_regex": "a", "guided_json": {}}, "bad_sampling", "give one of them"),
     ],
 )
 def test_refuses(row: dict[str, Any], code: str, word: str) -> None:
@@ -66,6 +73,38 @@ def test_refuses(row: dict[str, Any], code: str, word: str) -> None:
             rows.resolve(row)
         assert caught.value.code == code
         assert word in caught.value.message
+
+
+SCHEMA = {"type": "object", "properties": {"b": {}, "a": {}}}
+
+
+@pytest.mark.parametrize(
+    ("row", "fields"),
+    [
+        ({"n": 1}, {}),
+        ({"n": 3}, {"n": 3}),
+        ({"logprobs": True}, {"logprobs": 0}),
+        ({"logprobs": True, "top_logprobs": 4}, {"logprobs": 4}),
+        ({"logprobs": 2}, {"logprobs": 2}),
+        ({"logprobs": False}, {}),
+        ({"response_format": {"type": "text"}}, {}),
+        (
+            {"response_format": {"type": "json_object"}},
+            {"structured_outputs": {"json_object": True}},
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+            {"structured_outputs": {"json": json.dumps(SCHEMA, separators=(",", ":"))}},
+        ),
+        ({"guided_choice": ["yes", "no"]}, {"structured_outputs": {"choice": ["yes", "no"]}}),
+        (
+            {"structured_outputs": {"json": SCHEMA, "regex": None}},
+            {"structured_outputs": {"json": json.dumps(SCHEMA, separators=(",", ":"))}},
+        ),
+    ],
+)
+def test_other_spellings(row: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert json.loads(RowSampling({}, None).resolve(row)[0]) == fields
 
 
 def test_row_fields() -> None:
@@ -83,7 +122,7 @@ def test_job_errors() -> None:
     with pytest.raises(JobError, match="did you mean temperature"):
         RowSampling({}, frozenset({"temperatur"}))
     with pytest.raises(JobError, match="not supported"):
-        RowSampling({}, frozenset({"n"}))
+        RowSampling({}, frozenset({"best_of"}))
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

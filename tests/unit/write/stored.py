@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchwright.core.records import Outcome, Receipt
+from batchwright.core.outcomes import Outcome
+from batchwright.core.records import Receipt
 from batchwright.core.schemas import JSON_INPUT, prepared_schema
 from batchwright.write.export import export_results
 from batchwright.write.parts import build_part, encode_part, summarise
@@ -36,6 +37,7 @@ def prepared(inputs: Sequence[Any], input_type: pa.DataType = JSON_INPUT) -> pa.
         "token_ids": [[1, 2, 3]] * n,
         "max_tokens": [5] * n,
         "sampling": ["{}"] * n,
+        "extras": [None] * n,
         "truncated": [False] * n,
         "warnings": [None] * n,
         "error_code": [None] * n,
@@ -46,8 +48,8 @@ def prepared(inputs: Sequence[Any], input_type: pa.DataType = JSON_INPUT) -> pa.
     return pa.table(columns, schema=prepared_schema(input_type))
 
 
-def answer(row: int) -> Outcome:
-    return Outcome(row, [7] * (row % 4), finish_reason="length" if row % 5 == 0 else "stop")
+def answer(row: int, text: str = "x") -> Outcome:
+    return Outcome(row, [7] * (row % 4), text, finish_reason="length" if row % 5 == 0 else "stop")
 
 
 def failure(row: int) -> Outcome:
@@ -64,11 +66,8 @@ def store(
     failed: Sequence[int] = (),
 ) -> Receipt:
     """Write the part of a chunk of `rows`, whose prepared entries are those of `everything`."""
-    outcomes = [failure(row) if row in failed else answer(row) for row in rows]
-    texts = [f"answer {row}" for row in rows]
-    table = build_part(
-        everything.take(list(rows)), np.array(rows, np.int64), outcomes[::-1], texts[::-1]
-    )
+    outcomes = [failure(row) if row in failed else answer(row, f"answer {row}") for row in rows]
+    table = build_part(everything.take(list(rows)), np.array(rows, np.int64), outcomes[::-1])
     data = encode_part(table)
     file = f"part-{generation}-{number}.parquet"
     (folder.root / file).write_bytes(data)

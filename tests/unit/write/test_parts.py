@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchwright.core.errors import VerifyError
-from batchwright.core.records import Outcome
+from batchwright.core.outcomes import Outcome
 from batchwright.core.schemas import JSON_INPUT, part_schema
 from batchwright.write.parts import build_part, encode_part, summarise
 from tests.unit.write.stored import answer, failure, prepared
@@ -16,8 +16,11 @@ def test_rows_are_sorted_and_every_column_follows() -> None:
     table = build_part(
         prepared(['{"q": "a"}', '{"q": "b"}', '{"q": "c"}']),
         np.array([9, 2, 5]),
-        [Outcome(5, [1], None, "length"), failure(9), Outcome(2, [1, 2], None, "stop", "END", 3)],
-        ["five", "lost", "two"],
+        [
+            Outcome(5, [1], "five", "length"),
+            failure(9),
+            Outcome(2, [1, 2], "two", "stop", "END", 3),
+        ],
     )
     assert table.schema.equals(part_schema(JSON_INPUT), check_metadata=True)
     assert table.to_pylist()[0] == {
@@ -35,6 +38,11 @@ def test_rows_are_sorted_and_every_column_follows() -> None:
         "error_code": None,
         "error": None,
         "attempts": 1,
+        "reasoning": None,
+        "tool_calls": None,
+        "parsed": None,
+        "choices": None,
+        "logprobs": None,
         "input": '{"q": "b"}',
     }
     assert table.column("text").to_pylist() == ["two", "five", None]
@@ -56,9 +64,7 @@ def test_an_empty_answer_is_ok_with_a_warning() -> None:
     source = prepared(["{}", "{}", "{}"])
     noted = pa.array([["not_finite"], None, None], source.schema.field("warnings").type)
     source = source.set_column(source.schema.get_field_index("warnings"), "warnings", noted)
-    table = build_part(
-        source, np.array([0, 1, 2]), [answer(0), answer(1), failure(2)], ["", "text", ""]
-    )
+    table = build_part(source, np.array([0, 1, 2]), [answer(0, ""), answer(1, "text"), failure(2)])
     assert table.column("warnings").to_pylist() == [["not_finite", "empty_answer"], None, None]
     assert table.column("status").to_pylist() == ["ok", "ok", "failed"]
 
@@ -75,21 +81,21 @@ def test_an_empty_answer_is_ok_with_a_warning() -> None:
 def test_outcomes_must_match_the_rows(rows: list[int], answered: list[int], message: str) -> None:
     outcomes = [answer(row) for row in answered]
     with pytest.raises(VerifyError, match=message):
-        build_part(prepared(["{}"] * len(rows)), np.array(rows), outcomes, ["x"] * len(outcomes))
+        build_part(prepared(["{}"] * len(rows)), np.array(rows), outcomes)
 
 
 def test_lengths_must_agree() -> None:
     with pytest.raises(VerifyError, match="1 rows came with 2 prepared rows"):
-        build_part(prepared(["{}", "{}"]), np.array([0]), [answer(0)], ["x"])
+        build_part(prepared(["{}", "{}"]), np.array([0]), [answer(0)])
 
 
 def test_encoding_is_repeatable_and_exact() -> None:
-    table = build_part(prepared(["{}"]), np.array([4]), [answer(4)], ["x"])
+    table = build_part(prepared(["{}"]), np.array([4]), [answer(4)])
     assert encode_part(table) == encode_part(table)
     assert pq.read_table(pa.BufferReader(encode_part(table))).equals(table)
 
 
 def test_a_part_may_be_empty() -> None:
-    table = build_part(prepared([]), np.empty(0, np.int64), [], [])
+    table = build_part(prepared([]), np.empty(0, np.int64), [])
     assert table.num_rows == 0
     assert summarise(table)["first_row"] == -1

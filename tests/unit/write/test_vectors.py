@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchwright.core.errors import VerifyError
-from batchwright.core.records import Outcome, Receipt
+from batchwright.core.outcomes import Outcome
+from batchwright.core.records import Receipt
 from batchwright.core.schemas import JSON_INPUT, contract, part_schema
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.write.parts import build_part, encode_part, summarise
@@ -44,7 +45,7 @@ def store(
         for row in rows
     ]  # fmt: skip
     own = source.take(list(rows))
-    table = build_part(own, np.array(rows), outcomes[::-1], [None] * len(rows), embedding)
+    table = build_part(own, np.array(rows), outcomes[::-1], embedding=embedding)
     assert table.schema.equals(part_schema(JSON_INPUT, embedding), check_metadata=True)
     data = encode_part(table)
     file = f"part-{generation}-{number}.parquet"
@@ -108,7 +109,7 @@ def test_numbers_in_json_are_as_short_as_their_type_allows(folder: Folder, tmp_p
 def test_a_good_row_without_its_vector_is_a_fault_of_ours(vector: bytes | None) -> None:
     outcome = Outcome(0, [], embedding=vector)
     with pytest.raises(VerifyError, match="row 0 needs a vector of 12 bytes"):
-        build_part(prepared(["{}"]), np.array([0]), [outcome], [None], SINGLE)
+        build_part(prepared(["{}"]), np.array([0]), [outcome], embedding=SINGLE)
 
 
 def test_a_part_of_failed_rows_alone_has_the_same_schema(folder: Folder) -> None:
