@@ -29,15 +29,15 @@ REQUESTS = st.builds(
     st.text(),
     st.text(max_size=3),
 )
-LOGPROBS = st.builds(Logprob, st.integers(0, 9), st.none() | st.floats(-9, 0), st.none())
-MORE = st.builds(
-    lambda **fields: More(**fields),
-    samples=st.lists(st.builds(Sample, IDS, TEXTS, TEXTS, TEXTS), max_size=2).map(tuple),
-    logprobs=st.none() | st.lists(st.builds(TokenLogprobs, LOGPROBS), max_size=2).map(tuple),
-    reasoning=TEXTS,
-    tool_calls=st.just(None),
-    scores=st.none() | st.tuples(st.floats(0, 1)),
+LOGPROBS = st.tuples(st.integers(0, 9), st.none() | st.floats(-9, 0)).map(
+    lambda values: TokenLogprobs(Logprob(*values), (Logprob(*values),))
 )
+SAMPLES = st.tuples(IDS, TEXTS, TEXTS, TEXTS).map(lambda values: Sample(*values))
+MORE = st.tuples(
+    st.lists(SAMPLES, max_size=2).map(tuple),
+    st.none() | st.lists(LOGPROBS, max_size=2).map(tuple),
+    TEXTS,
+).map(lambda values: More(*values))
 OUTCOMES = st.builds(
     lambda **fields: Outcome(**fields),
     row=ROWS,
