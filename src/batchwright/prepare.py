@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from batchwright.config.job import Job
@@ -74,6 +75,8 @@ class RowPreparer:
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
+        self._keep_tools = job.model.tool_call_parser is not None
+        self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
         self._find_special = special_token_finder(tokenizer.special_tokens)
 
     def prepare(self, batch: RowBatch) -> list[_Draft]:
@@ -106,10 +109,20 @@ class RowPreparer:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
         prompt = self._prompts.build(record)
         draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
+        draft.extras = self._extras(prompt)
         if is_blank(prompt):
             draft.warn("blank_prompt")
         if self._find_special(self._prompts.own_text(record, prompt)):
             draft.warn("special_tokens")
+
+    def _extras(self, prompt: Prompt) -> str | None:
+        """What must be known of a row when its answer is there."""
+        extras: dict[str, Any] = {}
+        if self._keep_tools and prompt.tools:
+            extras["tools"] = prompt.tools
+        if self._keep_kwargs and prompt.template_kwargs:
+            extras["chat_template_kwargs"] = prompt.template_kwargs
+        return orjson.dumps(extras).decode() if extras else None
 
     def _tokenise(self, drafts: list[_Draft]) -> None:
         raw: list[_Draft] = []

@@ -17,6 +17,7 @@ from batchwright.core.ports import EngineSettings, Tokenizer
 from batchwright.core.records import Split
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
+from batchwright.engines.reading import AnswerReader, ReaderSettings
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.rundir import layout
@@ -93,10 +94,31 @@ def infer(
         monotonic=clock.monotonic,
     )
     timings = Timings(storage, name, clock) if manifest.pilot_rows else None
+    reader = answer_reader(job, log_path.with_name(f"{name}.reader.log"))
     worker = Worker(
-        storage, job, name, clock, supervisor, tokenizer, timings=timings, pilot_only=pilot_only
-    )
+        storage, job, name, clock, supervisor, tokenizer,
+        timings=timings, reader=reader, pilot_only=pilot_only,
+    )  # fmt: skip
     worker.run(stop)
+
+
+def answer_reader(job: Job, log_path: Path) -> AnswerReader | None:
+    """What takes thoughts and tool calls out of the answers; None if nobody asked for it."""
+    model = job.model
+    if model.reasoning_parser is None and model.tool_call_parser is None:
+        return None
+    own = model.tokenizer in (None, model.name)
+    return AnswerReader(
+        ReaderSettings(
+            model=model.name,
+            tokenizer=model.tokenizer or model.name,
+            revision=model.revision if own else None,
+            trust_remote_code=model.trust_remote_code,
+            reasoning_parser=model.reasoning_parser,
+            tool_call_parser=model.tool_call_parser,
+        ),
+        log_path,
+    )
 
 
 def pilot(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
@@ -116,6 +138,9 @@ def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> Engin
             value = getattr(job.model, key)
             if value is not None:
                 options.setdefault(key, value)
+    if job.engine.kind == "vllm" and job.model.reasoning_parser is not None:
+        # So that a constraint on the answer begins where the thoughts end.
+        options.setdefault("reasoning_parser", job.model.reasoning_parser)
     return EngineSettings(
         kind=job.engine.kind,
         model=job.model.name,
