@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from batchwright.core.errors import EngineError, JobError
 from batchwright.engines.reading import AnswerReader, RawAnswer, ReaderSettings
+from tests.e2e import command
 from tests.support.tiny_model import make_tokenizer
 
 pytestmark = pytest.mark.vllm
@@ -113,3 +114,33 @@ def test_a_reader_that_died_says_so(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="ended"):
         reader.wait()
     reader.stop()
+
+
+def test_a_run_has_columns_for_both(folder: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    ask = {"messages": [{"role": "user", "content": "the weather?"}]}
+    tools = json.loads(TOOLS)
+    given = [ask, {**ask, "tools": tools}, {**ask, "n": 2, "tools": tools}]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in given))
+    command.call(
+        "run", rows, "--dir", tmp_path / "run",
+        "--set", f"model.name={folder}", "--set", "model.reasoning_parser=qwen3",
+        "--set", "model.tool_call_parser=hermes", "--set", "engine.kind=fake",
+        "--set", f"engine.options.text={json.dumps(f'<think>hm</think>{CALL}')}",
+        "--set", "output.format=jsonl",
+    )  # fmt: skip
+    (results,) = (tmp_path / "run" / "results").glob("*.jsonl")
+    plain, called, twice = map(json.loads, results.read_text().splitlines())
+    assert {row["reasoning"] for row in (plain, called, twice)} == {"hm"}
+    assert plain["tool_calls"] is None
+    assert "weather" in plain["text"]
+    assert called["text"] == ""
+    assert called["tool_calls"] == [
+        {
+            "id": "call_1_0_0",
+            "type": "function",
+            "function": {"name": "weather", "arguments": '{"city": "Ulm"}'},
+        }
+    ]
+    assert [one["tool_calls"][0]["id"] for one in twice["choices"]] == ["call_2_0_0", "call_2_1_0"]
+    assert called["warnings"] is None
