@@ -19,7 +19,9 @@ from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_r
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> SmallRun:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallRun:
+    # No engine comes up beside these preparers: they need not wait for one as long as a run does.
+    monkeypatch.setattr("batchwright.watching.PATIENCE_S", 0.3)
     files = {"a.jsonl": prompts(4), "b.jsonl": ["{bad", *prompts(3, 4)], "c.jsonl": [""]}
     return small_run(tmp_path, files, run__chunk_rows=3)
 
