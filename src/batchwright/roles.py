@@ -24,7 +24,7 @@ from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat, reported_error
 from batchwright.rundir.ledger import Ledger, read_heartbeat
-from batchwright.rundir.manifest import Manifest, existing_run
+from batchwright.rundir.manifest import Manifest, existing_run, refuse_older
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -51,6 +51,7 @@ def attend(run_dir: Path, role: str, name: str, stop: threading.Event) -> None:
         BatchwrightError: what ended the work early; it also stands in the worker's heartbeat.
     """
     storage, manifest = existing_run(run_dir)
+    refuse_older(storage)
     job = Job.model_validate(manifest.job)
     # Rows come and go by the thousand and hold no cycles: the collector would only look at them
     # again and again. What has been loaded so far never goes.
