@@ -145,13 +145,13 @@ def test_a_worker_of_both_roles_ends_when_its_preparer_fails(tmp_path: Path) -> 
     with log.open("wb") as stderr:
         both = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr)
     try:
-        exit_code = both.wait(8)
+        exit_code = both.wait(60)
     except subprocess.TimeoutExpired:
         exit_code = None
     finally:
         both.terminate()
         try:
-            both.wait(8)
+            both.wait(60)
         except subprocess.TimeoutExpired:
             both.kill()
             both.wait()

@@ -28,11 +28,8 @@ def dump(record: Any) -> bytes:
 
 
 def version_of(raw: bytes) -> int:
-    """The format of a record's JSON; 0 if it does not say."""
-    try:
-        return int(orjson.loads(raw).get("version", 0))
-    except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
-        return 0
+    """The format of a record that can be loaded."""
+    return int(orjson.loads(raw)["version"])
 
 
 def load(kind: type[Record], raw: bytes, name: str) -> Record:

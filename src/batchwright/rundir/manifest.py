@@ -114,8 +114,8 @@ def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:
     """
     if storage.commit(layout.MANIFEST, artifacts.dump(wanted)):
         return wanted, False
-    refuse_older(storage)
     there = read_manifest(storage)
+    refuse_older(storage)
     changes = differences(there.fingerprint, wanted.fingerprint)
     if changes:
         raise ResumeRefused(
