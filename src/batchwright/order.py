@@ -64,7 +64,7 @@ class Sequencer:
         self._manifest = manifest
         run = manifest.job["run"]
         self._chunk_rows: int | None = run["chunk_rows"]
-        self._replicas = int(run["replicas"] or manifest.planned.get("replicas", 1))
+        self._replicas = manifest.most_engines
         self._asked: str = run["order"]
         if manifest.job["task"] != "generate" and self._asked in ("auto", "prefix"):
             self._asked = "file"  # nothing is cached between rows

@@ -54,6 +54,13 @@ class Manifest:
     kv_tokens: int = 0
     block_size: int = 16
 
+    @property
+    def most_engines(self) -> int:
+        """Engines that may share the work: replicas, times those that may share a card."""
+        run, planned = self.job["run"], self.planned
+        replicas = int(run["replicas"] or planned.get("replicas", 1))
+        return replicas * int(run["engines_per_gpu"] or planned.get("engines_per_gpu", 1))
+
     def arrow_input_type(self) -> pa.DataType:
         """Type of the `input` column."""
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.input_type)))

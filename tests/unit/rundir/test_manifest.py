@@ -173,6 +173,22 @@ def test_a_folder_without_a_manifest_is_no_run(tmp_path: Path) -> None:
     assert not (tmp_path / "typo").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "planned", "engines"),
+    [
+        ({}, {}, 1),
+        ({}, {"replicas": 2, "engines_per_gpu": 3}, 6),
+        ({"run__replicas": 4}, {"replicas": 2, "engines_per_gpu": 3}, 12),
+        ({"run__engines_per_gpu": 1}, {"replicas": 2, "engines_per_gpu": 3}, 2),
+    ],
+)
+def test_the_tail_is_cut_for_every_engine_that_may_run(
+    storage: Storage, data: Path, settings: dict[str, Any], planned: dict[str, int], engines: int
+) -> None:
+    manifest, _ = begin(storage, data, **settings)
+    assert replace(manifest, planned=planned).most_engines == engines
+
+
 def test_a_torn_manifest_is_named(storage: Storage, data: Path) -> None:
     storage.put(layout.MANIFEST, bytes(50))
     with pytest.raises(StorageError, match=r"manifest\.json is damaged"):
