@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from batchwright.config.job import Job
+from batchwright.constraints.backends import backend_in_use
+from batchwright.constraints.compiler import Compiler, RowConstraints
 from batchwright.core.errors import RowError
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split
@@ -74,6 +76,7 @@ class RowPreparer:
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
+        self._constraints = RowConstraints(make_compiler(job), self._sampling.resolve({})[0])
         self._find_special = special_token_finder(tokenizer.special_tokens)
 
     def prepare(self, batch: RowBatch) -> list[_Draft]:
@@ -104,6 +107,7 @@ class RowPreparer:
             draft.sampling, draft.max_tokens = self._sampling.resolve_fields(envelope.sampling)
         else:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
+        self._constraints.check(draft.sampling)
         prompt = self._prompts.build(record)
         draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
         if is_blank(prompt):
@@ -316,6 +320,11 @@ def input_text(prompt: Prompt, ahead: str) -> Prompt:
     if ahead:
         raise RowError("bad_prompt", "embedding.prompt cannot be put ahead of token ids")
     return prompt
+
+
+def make_compiler(job: Job) -> Compiler:
+    """What checks the constraints of a job and of its rows, as its engine would."""
+    return Compiler(backend_in_use(job.sampling.structured_outputs, job.engine.options))
 
 
 def make_row_sampling(job: Job) -> RowSampling:

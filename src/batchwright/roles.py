@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from batchwright.config.job import Job
+from batchwright.constraints.backends import CONFIG_OPTION, default_config
 from batchwright.core.errors import BatchwrightError, JobError, Stopped
 from batchwright.core.ports import EngineSettings, Tokenizer
 from batchwright.core.records import Split
@@ -116,6 +117,8 @@ def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> Engin
             value = getattr(job.model, key)
             if value is not None:
                 options.setdefault(key, value)
+    if job.engine.kind == "vllm" and job.task == "generate":
+        options.setdefault(CONFIG_OPTION, default_config(job.sampling.structured_outputs))
     return EngineSettings(
         kind=job.engine.kind,
         model=job.model.name,
