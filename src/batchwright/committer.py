@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, Tokenizer
 from batchwright.core.records import Chunk, Receipt, Request
+from batchwright.core.structured import constraint_in
 from batchwright.core.vectors import EmbeddingSettings
-from batchwright.finishing import Finisher, spell_tokens
+from batchwright.finishing import Finisher, Reader, spell_tokens
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import (
     make_requests,
     read_slices,
-    token_id_arrays,
     with_row_ids,
 )
 from batchwright.rundir.storage import Storage
@@ -108,6 +108,7 @@ class Committer:
         embedding: EmbeddingSettings | None = None,
         *,
         repeat_once: bool = False,
+        reader: Reader | None = None,
     ) -> None:
         self._storage = storage
         self._worker = worker
@@ -116,7 +117,7 @@ class Committer:
         self._timings = timings
         self._embedding = embedding
         self._repeat_once = repeat_once
-        self._finisher = Finisher(tokenizer)
+        self._finisher = Finisher(tokenizer, reader)
 
     def load(self, chunk: Chunk) -> ActiveChunk:
         """The rows of a chunk that have no receipt yet, ready to be fed."""
@@ -214,9 +215,20 @@ class Committer:
         own = with_row_ids(prepared, rows)
         if self._embedding is not None:
             return build_part(own, rows, outcomes, embedding=self._embedding)
-        sampling = prepared.column("sampling").to_pylist()
-        finished = self._finisher.finish(outcomes, token_id_arrays(prepared), sampling)
+        finished = self._finish(outcomes, list(make_requests(prepared, rows)))
         return build_part(own, rows, finished, spell_tokens(self._tokenizer, finished))
+
+    def _finish(self, outcomes: Sequence[Outcome], requests: Sequence[Request]) -> list[Outcome]:
+        """The outcomes with their texts; those of rows with structured output have them already.
+
+        They were read before they were checked, and to read a text twice would take more out of it.
+        """
+        plain = [n for n, one in enumerate(requests) if constraint_in(one.sampling) is None]
+        finished = list(outcomes)
+        read = self._finisher.finish([outcomes[n] for n in plain], [requests[n] for n in plain])
+        for place, outcome in zip(plain, read, strict=True):
+            finished[place] = outcome
+        return finished
 
 
 def set_copies_apart(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -78,11 +77,7 @@ class Conformer:
         requests = [self._open[one.row].request for one in outcomes]
         if not outcomes:
             return []
-        return self._finisher.finish(
-            outcomes,
-            [array("i", request.token_ids) for request in requests],
-            [request.sampling for request in requests],
-        )
+        return self._finisher.finish(outcomes, requests)
 
     def _judge_row(self, outcome: Outcome, row: _Open) -> Outcome | _Open:
         attempts = row.attempts_before + outcome.attempts
@@ -90,9 +85,7 @@ class Conformer:
         if outcome.error_code is not None:
             return counted
         answers = answers_of(outcome)
-        verdicts = [
-            check_answer(row.constraint, one.text or "", cut=is_cut(one)) for one in answers
-        ]
+        verdicts = [verdict_of(one, row.constraint) for one in answers]
         bad = [index for index, one in enumerate(verdicts) if one.problem is not None]
         if not bad:
             return with_parsed(counted, verdicts)
@@ -106,6 +99,13 @@ class Conformer:
 def answers_of(outcome: Outcome) -> list[Outcome | Sample]:
     """All answers of a row, the first one first."""
     return [outcome, *(outcome.more.samples if outcome.more is not None else ())]
+
+
+def verdict_of(answer: Outcome | Sample, constraint: Constraint) -> Verdict:
+    """Whether one answer keeps to the constraint; one that calls tools says nothing in its text."""
+    if answer.more is not None and answer.more.tool_calls is not None:
+        return Verdict()
+    return check_answer(constraint, answer.text or "", cut=is_cut(answer))
 
 
 def is_cut(answer: Outcome | Sample) -> bool:

@@ -8,16 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from batchwright.config.job import Job
-from batchwright.constraints.backends import backend_in_use
-from batchwright.constraints.compiler import Compiler, RowConstraints
+from batchwright.constraints.compiler import RowConstraints, job_compiler
 from batchwright.core.errors import RowError
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split
 from batchwright.core.sampling import PRESETS
 from batchwright.core.schemas import prepared_schema
+from batchwright.read.batches import note_kinds
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
@@ -33,11 +34,6 @@ from batchwright.validate.warnings import is_blank, special_token_finder
 
 ROWS_PER_BATCH = 4096
 ROWS_PER_PART = 16384
-
-_KINDS: dict[type, str] = {
-    type(None): "null", bool: "bool", int: "int", float: "float", str: "string",
-    list: "list", dict: "object",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -76,7 +72,10 @@ class RowPreparer:
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
-        self._constraints = RowConstraints(make_compiler(job), self._sampling.resolve({})[0])
+        compiler = job_compiler(job.sampling.structured_outputs, job.engine.options)
+        self._constraints = RowConstraints(compiler, self._sampling.resolve({})[0])
+        self._keep_tools = job.model.tool_call_parser is not None
+        self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
         self._find_special = special_token_finder(tokenizer.special_tokens)
 
     def prepare(self, batch: RowBatch) -> list[_Draft]:
@@ -110,10 +109,20 @@ class RowPreparer:
         self._constraints.check(draft.sampling)
         prompt = self._prompts.build(record)
         draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
+        draft.extras = self._extras(prompt)
         if is_blank(prompt):
             draft.warn("blank_prompt")
         if self._find_special(self._prompts.own_text(record, prompt)):
             draft.warn("special_tokens")
+
+    def _extras(self, prompt: Prompt) -> str | None:
+        """What must be known of a row when its answer is there."""
+        extras: dict[str, Any] = {}
+        if self._keep_tools and prompt.tools:
+            extras["tools"] = prompt.tools
+        if self._keep_kwargs and prompt.template_kwargs:
+            extras["chat_template_kwargs"] = prompt.template_kwargs
+        return orjson.dumps(extras).decode() if extras else None
 
     def _tokenise(self, drafts: list[_Draft]) -> None:
         raw: list[_Draft] = []
@@ -215,7 +224,7 @@ class Preparer:
             for draft in drafts:
                 warnings.update(draft.warnings or ())
             if self._with_kinds:
-                _note_kinds(batch, kinds)
+                note_kinds(batch, kinds)
         table = pa.concat_tables(tables) if tables else self._schema.empty_table()
         with pa.ipc.new_file(sink, self._schema, options=options) as writer:
             writer.write_table(table.unify_dictionaries(), max_chunksize=ROWS_PER_BATCH)
@@ -285,17 +294,6 @@ def drafts_to_table(drafts: list[_Draft], batch: RowBatch, schema: pa.Schema) ->
     return pa.table(columns, schema=schema)
 
 
-def _note_kinds(batch: RowBatch, kinds: dict[str, dict[str, None]]) -> None:
-    for record in batch.records:
-        if record is None:
-            continue
-        for name, value in record.items():
-            kind = _KINDS[type(value)]
-            if kind == "int" and not -(2**63) <= value < 2**63:
-                kind = "bigint"
-            kinds.setdefault(name, {})[kind] = None
-
-
 def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
     """The job's prompt section as a builder. Raises JobError."""
     source = job.prompt
@@ -320,11 +318,6 @@ def input_text(prompt: Prompt, ahead: str) -> Prompt:
     if ahead:
         raise RowError("bad_prompt", "embedding.prompt cannot be put ahead of token ids")
     return prompt
-
-
-def make_compiler(job: Job) -> Compiler:
-    """What checks the constraints of a job and of its rows, as its engine would."""
-    return Compiler(backend_in_use(job.sampling.structured_outputs, job.engine.options))
 
 
 def make_row_sampling(job: Job) -> RowSampling:

@@ -18,13 +18,14 @@ from batchwright.core.ports import EngineSettings, Tokenizer
 from batchwright.core.records import Split
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
+from batchwright.engines.reading import AnswerReader, ReaderSettings
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat, reported_error
 from batchwright.rundir.ledger import Ledger, read_heartbeat
-from batchwright.rundir.manifest import Manifest, existing_run
+from batchwright.rundir.manifest import Manifest, existing_run, refuse_older
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -51,6 +52,7 @@ def attend(run_dir: Path, role: str, name: str, stop: threading.Event) -> None:
         BatchwrightError: what ended the work early; it also stands in the worker's heartbeat.
     """
     storage, manifest = existing_run(run_dir)
+    refuse_older(storage)
     job = Job.model_validate(manifest.job)
     # Rows come and go by the thousand and hold no cycles: the collector would only look at them
     # again and again. What has been loaded so far never goes.
@@ -94,10 +96,31 @@ def infer(
         monotonic=clock.monotonic,
     )
     timings = Timings(storage, name, clock) if manifest.pilot_rows else None
+    reader = answer_reader(job, log_path.with_name(f"{name}.reader.log"))
     worker = Worker(
-        storage, job, name, clock, supervisor, tokenizer, timings=timings, pilot_only=pilot_only
-    )
+        storage, job, name, clock, supervisor, tokenizer,
+        timings=timings, reader=reader, pilot_only=pilot_only,
+    )  # fmt: skip
     worker.run(stop)
+
+
+def answer_reader(job: Job, log_path: Path) -> AnswerReader | None:
+    """What takes thoughts and tool calls out of the answers; None if nobody asked for it."""
+    model = job.model
+    if model.reasoning_parser is None and model.tool_call_parser is None:
+        return None
+    own = model.tokenizer in (None, model.name)
+    return AnswerReader(
+        ReaderSettings(
+            model=model.name,
+            tokenizer=model.tokenizer or model.name,
+            revision=model.revision if own else None,
+            trust_remote_code=model.trust_remote_code,
+            reasoning_parser=model.reasoning_parser,
+            tool_call_parser=model.tool_call_parser,
+        ),
+        log_path,
+    )
 
 
 def pilot(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
@@ -119,6 +142,9 @@ def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> Engin
                 options.setdefault(key, value)
     if job.engine.kind == "vllm" and job.task == "generate":
         options.setdefault(CONFIG_OPTION, default_config(job.sampling.structured_outputs))
+    if job.engine.kind == "vllm" and job.model.reasoning_parser is not None:
+        # So that a constraint on the answer begins where the thoughts end.
+        options.setdefault("reasoning_parser", job.model.reasoning_parser)
     return EngineSettings(
         kind=job.engine.kind,
         model=job.model.name,

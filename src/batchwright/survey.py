@@ -11,13 +11,14 @@ import pyarrow as pa
 
 import batchwright
 from batchwright.config.job import Embedding, Job, Sampling
+from batchwright.constraints.compiler import job_compiler
 from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import SourceFile
 from batchwright.core.structured import constraint_of
 from batchwright.engines.vllm_setup import check_model
-from batchwright.prepare import make_compiler, make_prompt_builder, make_row_sampling
+from batchwright.prepare import make_prompt_builder, make_row_sampling
 from batchwright.read.files import list_files
 from batchwright.read.rows import has_rows, input_type, peek
 from batchwright.read.sniff import detect_format
@@ -77,7 +78,7 @@ def check_constraint(job: Job) -> None:
     structured = job.sampling.structured_outputs
     if structured is None:
         return
-    compiler = make_compiler(job)
+    compiler = job_compiler(structured, job.engine.options)
     constraint = constraint_of(structured)
     problem = compiler.problem(constraint)
     compiler.close()

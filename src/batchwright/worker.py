@@ -15,6 +15,7 @@ from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, EngineInfo, Tokenizer
 from batchwright.core.records import Chunk, Request
 from batchwright.engines.feeder import Supervisor
+from batchwright.engines.reading import AnswerReader
 from batchwright.finishing import Finisher
 from batchwright.hardware import gpu_sampler
 from batchwright.rundir.chunk_queue import ChunkQueue
@@ -48,6 +49,7 @@ class Worker:
         tokenizer: Tokenizer,
         *,
         timings: Timings | None = None,
+        reader: AnswerReader | None = None,
         pilot_only: bool = False,
     ) -> None:  # fmt: skip
         self._storage = storage
@@ -75,9 +77,10 @@ class Worker:
         self._timings = timings
         self._committer = Committer(
             storage, name, clock, tokenizer, self._timings, job.embedding_settings(),
-            repeat_once=job.run.repeat_once,
+            repeat_once=job.run.repeat_once, reader=reader,
         )  # fmt: skip
-        self._conformer = Conformer(Finisher(tokenizer), job.sampling.schema_retries)
+        self._conformer = Conformer(Finisher(tokenizer, reader), job.sampling.schema_retries)
+        self._answer_reader = reader
 
     def run(self, stop: threading.Event) -> None:
         """Work until every chunk has a receipt.
@@ -92,7 +95,11 @@ class Worker:
             self._tally.phase = "starting the engine"
             if self._timings is not None:
                 self._timings.engine_is_starting()
+            if self._answer_reader is not None:
+                self._answer_reader.start()  # while the engine starts
             self._engine = self._supervisor.start()
+            if self._answer_reader is not None:
+                self._answer_reader.wait()
             if self._engine.device not in WITHOUT_GPU:
                 self._telemetry.watch_gpus(gpu_sampler(self._job.engine.options))
             if self._timings is not None:
@@ -111,6 +118,8 @@ class Worker:
                 self._reader.shutdown(wait=True, cancel_futures=True)
                 self._pool.shutdown(wait=True)
                 self._collect_commits(limit=0)
+                if self._answer_reader is not None:
+                    self._answer_reader.stop()
 
     def _wait_for_work(self, stop: threading.Event) -> bool:
         """Whether to start the engine: not for a run that has nothing (left) to do.

@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow as pa
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from batchwright.cli.app import app
 from batchwright.core import errors
-from batchwright.core.schemas import CONTRACT, WARNINGS
+from batchwright.core.schemas import CONTRACT
 from batchwright.rundir import layout
 from tests.docs.pages import ROOT
 
@@ -77,9 +78,15 @@ def test_every_error_class_is_in_the_tree_with_its_exit_code() -> None:
         assert f"\n| {kind.exit_code} |" in page
 
 
+def _spelled(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list of {'struct' if pa.types.is_struct(kind.value_type) else kind.value_type}"
+    return str(kind)
+
+
 def test_output_page_has_the_contract_in_order() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", _read("output.md"), re.MULTILINE)
-    types = ["list of string" if field.type == WARNINGS else str(field.type) for field in CONTRACT]
+    types = [_spelled(field.type) for field in CONTRACT]
     names = [field.name for field in CONTRACT]
     assert rows[: len(CONTRACT)] == list(zip(names, types, strict=True))
 

@@ -9,14 +9,17 @@ import orjson
 import pytest
 
 from batchwright.conforming import Conformer, changed
+from batchwright.core.errors import EngineDied
 from batchwright.core.ids import canonical_json
 from batchwright.core.outcomes import More, Outcome, Sample
 from batchwright.core.ports import EngineInfo, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
+from batchwright.engines.reading import RawAnswer, ReadAnswer
 from batchwright.finishing import Finisher
 from batchwright.tokens.byte_level import ByteTokenizer
+from batchwright.worker import Worker
 from tests.unit.rundir.small_runs import Row, SmallRun, small_run
 from tests.unit.test_worker import TickingClock, WatchedEngine, parts, work
 
@@ -157,8 +160,6 @@ class DyingEngine(WatchedEngine):
 
     def _maybe_die(self, step: int) -> None:
         if step in self._deaths:
-            from batchwright.core.errors import EngineDied
-
             raise EngineDied("killed in a test")
 
 
@@ -206,8 +207,51 @@ def test_rows_that_are_asked_again_are_in_flight_all_the_time(tmp_path: Path) ->
     clock = TickingClock()
     settings = EngineSettings("fake", "", 2, 8192, options={"row_texts": {0: ["x", "y", "{}"]}})
     supervisor = Supervisor(FakeEngine, settings, monotonic=lambda: clock.seconds)
-    from batchwright.worker import Worker
-
     Worker(run.storage, run.job, "w", clock, supervisor, run.tokenizer).run(threading.Event())
     assert supervisor.in_flight == 0
     assert parts(run)[0]["attempts"] == 3
+
+
+class ThoughtReader:
+    """Takes what stands before `</think>` for thoughts, and all of a text without it."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def start(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def read(self, answers: Sequence[RawAnswer]) -> list[ReadAnswer]:
+        self.reads += len(answers)
+        read = []
+        for one in answers:
+            text = one.text if one.text is not None else bytes(one.token_ids).decode()
+            thoughts, end, rest = text.partition("</think>")
+            read.append(ReadAnswer(rest if end else "", thoughts, None))
+        return read
+
+
+def test_the_check_is_on_what_follows_the_thoughts(tmp_path: Path) -> None:
+    run = structured_run(tmp_path, rows=2)
+    clock = TickingClock()
+    texts = {0: ['{"n":3}</think>{"n":4}'], 1: ['x</think>{"n":1}', 'y</think>{"n":6}']}
+    settings = EngineSettings("fake", "", 2, 8192, options={"row_texts": texts})
+    supervisor = Supervisor(FakeEngine, settings, monotonic=lambda: clock.seconds)
+    reader: Any = ThoughtReader()
+    worker = Worker(run.storage, run.job, "w", clock, supervisor, run.tokenizer, reader=reader)
+    worker.run(threading.Event())
+    found = parts(run)
+    assert [found[row]["parsed"] for row in (0, 1)] == ['{"n":4}', '{"n":6}']
+    assert [found[row]["reasoning"] for row in (0, 1)] == ['{"n":3}', "y"]
+    assert [found[row]["text"] for row in (0, 1)] == ['{"n":4}', '{"n":6}']
+    assert reader.reads == 3, "each answer is read once, before its check"
+
+
+def test_an_answer_that_calls_tools_is_not_checked() -> None:
+    more = More(tool_calls=({"id": "c", "type": "function"},))
+    (settled,), again = watching(request()).judge([answer("", more=more)])
+    assert settled.error_code is None
+    assert not again

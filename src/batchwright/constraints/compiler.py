@@ -8,8 +8,11 @@ import os
 import subprocess
 import sys
 import weakref
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from typing import Any
 
+from batchwright.constraints.backends import backend_in_use
 from batchwright.constraints.plain import plain_problem, regex_problem
 from batchwright.core.errors import RowError
 from batchwright.core.ids import text_digest
@@ -116,6 +119,16 @@ class Compiler:
         self._connection = ours
         self._end = weakref.finalize(self, _end, ours, process)
         return ours
+
+
+def job_compiler(structured: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Compiler:
+    """What checks the constraints of a job and of its rows, as its engine would.
+
+    Args:
+        structured: the job's own structured outputs.
+        options: of the engine.
+    """
+    return Compiler(backend_in_use(structured, options))
 
 
 class RowConstraints:

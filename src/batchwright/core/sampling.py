@@ -58,7 +58,7 @@ class SamplingFields(BaseModel):
     """Output tokens at most. The job's default is 512; the context may leave less room."""
     min_tokens: Annotated[int | None, Field(ge=0)] = None
     """Output tokens before an end token may be chosen."""
-    temperature: Annotated[Finite | None, Field(ge=0, le=10)] = None
+    temperature: Annotated[Finite | None, Field(ge=0, le=2)] = None
     """0 is greedy: the most probable token each time."""
     top_p: Annotated[Finite | None, Field(gt=0, le=1)] = None
     """Only the most probable tokens that together reach this probability."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: the sums are kept, since a search asks for them often
 class LengthHistogram:
     """How many rows have how many tokens: ascending lengths and their counts, exact."""
 
@@ -22,12 +23,12 @@ class LengthHistogram:
         ordered = sorted(found.items())
         return cls(tuple(length for length, _ in ordered), tuple(count for _, count in ordered))
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows in all."""
         return sum(self.counts)
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Tokens in all."""
         return sum(n * count for n, count in zip(self.lengths, self.counts, strict=True))

@@ -27,6 +27,14 @@ def dump(record: Any) -> bytes:
     return orjson.dumps({"version": FORMAT_VERSION, **body}, option=orjson.OPT_INDENT_2)
 
 
+def version_of(raw: bytes) -> int:
+    """The format of a record's JSON; 0 if it does not say."""
+    try:
+        return int(orjson.loads(raw).get("version", 0))
+    except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
+        return 0
+
+
 def load(kind: type[Record], raw: bytes, name: str) -> Record:
     """A record from its JSON. Raises StorageError naming the file if it is damaged."""
     try:

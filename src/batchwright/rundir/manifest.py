@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from batchwright.core.errors import JobError, ResumeRefused
 from batchwright.core.records import SourceFile, Split
+from batchwright.core.schemas import FORMAT_VERSION
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
 
@@ -88,6 +89,20 @@ def read_manifest(storage: Storage) -> Manifest:
     return artifacts.load(Manifest, storage.read(layout.MANIFEST), name)
 
 
+def refuse_older(storage: Storage) -> None:
+    """Nothing is added to a run of an older format: its parts would not be of one kind.
+
+    Raises:
+        ResumeRefused: it can be exported, verified and looked at, but not gone on with.
+    """
+    format_version = artifacts.version_of(storage.read(layout.MANIFEST))
+    if format_version < FORMAT_VERSION:
+        raise ResumeRefused(
+            f"{storage.root} was begun by an older batchwright (format {format_version})",
+            "Finish it with that version, or start afresh in another run directory (--dir).",
+        )
+
+
 def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:
     """Create the manifest, or check that the one that is there is of the same job.
 
@@ -99,6 +114,7 @@ def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:
     """
     if storage.commit(layout.MANIFEST, artifacts.dump(wanted)):
         return wanted, False
+    refuse_older(storage)
     there = read_manifest(storage)
     changes = differences(there.fingerprint, wanted.fingerprint)
     if changes:

@@ -67,7 +67,7 @@ def build_part(
     if embedding is None:
         results |= answer_columns(outcomes, spelled or {})
         prompt_tokens = _counted_by_engine(outcomes, prompt_tokens)
-        warnings = _with_empty_answers(warnings, results["status"], results["text"])
+        warnings = _with_empty_answers(warnings, results)
     else:
         results[EMBEDDING] = stored_vectors(outcomes, embedding)
     columns = {
@@ -114,10 +114,12 @@ def _counted_by_engine(outcomes: list[Outcome], prompt_tokens: Any) -> Any:
     return prompt_tokens
 
 
-def _with_empty_answers(warnings: pa.ChunkedArray, status: pa.Array, text: pa.Array) -> Any:
+def _with_empty_answers(warnings: pa.ChunkedArray, results: Mapping[str, pa.Array]) -> Any:
     # An ok answer without text (None) is as empty as one of length 0.
-    blank = pc.fill_null(pc.equal(pc.binary_length(text), 0), True)  # noqa: FBT003
-    empty = np.flatnonzero(pc.and_(pc.equal(status, "ok"), blank).to_numpy(zero_copy_only=False))
+    blank = pc.fill_null(pc.equal(pc.binary_length(results["text"]), 0), True)  # noqa: FBT003
+    silent = pc.and_(blank, pc.is_null(results["tool_calls"]))
+    ok = pc.equal(results["status"], "ok")
+    empty = np.flatnonzero(pc.and_(ok, silent).to_numpy(zero_copy_only=False))
     if not len(empty):
         return warnings
     noted = warnings.to_pylist()

@@ -72,6 +72,17 @@ def test_a_changed_job_is_refused_with_the_change(
     assert caught.value.message.count("->") == 1
 
 
+def test_a_run_of_an_older_format_is_read_but_not_gone_on_with(
+    storage: Storage, data: Path
+) -> None:
+    manifest, _ = begin(storage, data)
+    raw = storage.read(layout.MANIFEST).replace(b'"version": 2', b'"version": 1')
+    storage.publish(layout.MANIFEST, raw)
+    assert read_manifest(storage) == manifest
+    with pytest.raises(ResumeRefused, match=r"older batchwright \(format 1\)"):
+        begin(storage, data)
+
+
 def test_another_model_is_refused_by_both_names(
     storage: Storage, data: Path, tiny_model: Path
 ) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +11,7 @@ from batchwright.core.errors import VerifyError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.schemas import JSON_INPUT, part_schema
 from batchwright.write.parts import build_part, encode_part, summarise
-from tests.unit.write.stored import answer, failure, prepared
+from tests.unit.write.stored import Folder, answer, export, failure, prepared, store
 
 
 def test_rows_are_sorted_and_every_column_follows() -> None:
@@ -93,6 +95,20 @@ def test_encoding_is_repeatable_and_exact() -> None:
     table = build_part(prepared(["{}"]), np.array([4]), [answer(4)])
     assert encode_part(table) == encode_part(table)
     assert pq.read_table(pa.BufferReader(encode_part(table))).equals(table)
+
+
+def test_a_part_of_format_1_is_exported_with_nulls(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "run")
+    receipt = store(folder, 0, prepared(['{"q": "a"}', '{"q": "b"}']), [0, 1])
+    path = folder.root / receipt.file
+    old = pq.read_table(path).drop_columns(
+        ["reasoning", "tool_calls", "parsed", "choices", "logprobs"]
+    )
+    pq.write_table(old, path)
+    (result,) = export(folder, tmp_path / "out", [receipt], total_rows=2)
+    table = pq.read_table(result)
+    assert table.column("text").to_pylist() == ["answer 0", "answer 1"]
+    assert table.column("choices").to_pylist() == [None, None]
 
 
 def test_a_part_may_be_empty() -> None:
