@@ -72,8 +72,7 @@ class RowPreparer:
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
-        compiler = job_compiler(job.sampling.structured_outputs, job.engine.options)
-        self._constraints = RowConstraints(compiler, self._sampling.resolve({})[0])
+        self._constraints = RowConstraints(job_compiler(job), self._sampling.resolve({})[0])
         self._keep_tools = job.model.tool_call_parser is not None
         self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
         self._find_special = special_token_finder(tokenizer.special_tokens)

@@ -78,7 +78,7 @@ def check_constraint(job: Job) -> None:
     structured = job.sampling.structured_outputs
     if structured is None:
         return
-    compiler = job_compiler(structured, job.engine.options)
+    compiler = job_compiler(job)
     constraint = constraint_of(structured)
     problem = compiler.problem(constraint)
     compiler.close()

@@ -34,8 +34,15 @@ def default_config(structured: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"backend": choose_backend(structured), "disable_any_whitespace": True}
 
 
-def backend_in_use(structured: Mapping[str, Any] | None, options: Mapping[str, Any]) -> str:
-    """The backend that the engine will use, by its options and the job's own constraint."""
+def backend_in_use(
+    structured: Mapping[str, Any] | None, options: Mapping[str, Any], engine: str = "vllm"
+) -> str:
+    """The backend that the engine will use, by its options and the job's own constraint.
+
+    Of an engine that is not vLLM nobody knows it (`unknown`); a dry run stands for one of vLLM's.
+    """
+    if engine not in ("vllm", "fake"):
+        return "unknown"
     given = options.get(CONFIG_OPTION)
     if given is None:
         return choose_backend(structured)

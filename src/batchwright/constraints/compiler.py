@@ -8,10 +8,9 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from typing import Any
 
+from batchwright.config.job import Job
 from batchwright.constraints.backends import backend_in_use
 from batchwright.constraints.plain import plain_problem, regex_problem
 from batchwright.core.errors import RowError
@@ -121,14 +120,10 @@ class Compiler:
         return ours
 
 
-def job_compiler(structured: Mapping[str, Any] | None, options: Mapping[str, Any]) -> Compiler:
-    """What checks the constraints of a job and of its rows, as its engine would.
-
-    Args:
-        structured: the job's own structured outputs.
-        options: of the engine.
-    """
-    return Compiler(backend_in_use(structured, options))
+def job_compiler(job: Job) -> Compiler:
+    """What checks the constraints of a job and of its rows, as its engine would."""
+    engine = job.engine
+    return Compiler(backend_in_use(job.sampling.structured_outputs, engine.options, engine.kind))
 
 
 class RowConstraints:

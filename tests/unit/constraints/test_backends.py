@@ -67,3 +67,8 @@ def test_the_users_own_config_says_which_backend_is_in_use() -> None:
     config = {"structured_outputs_config": {"backend": "xgrammar"}}
     assert backend_in_use(None, config) == "xgrammar"
     assert backend_in_use(None, {"structured_outputs_config": {}}) == "auto", "as vLLM has it"
+
+
+def test_of_other_engines_the_backend_is_not_known() -> None:
+    assert backend_in_use(None, {}, "fake") == "guidance", "a dry run finds what the run would"
+    assert backend_in_use(None, {}, "openai") == "unknown"
