@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, Tokenizer
 from batchwright.core.records import Chunk, Receipt, Request
+from batchwright.core.structured import constraint_in
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.finishing import Finisher, Reader, spell_tokens
 from batchwright.rundir import artifacts, layout
@@ -214,8 +215,20 @@ class Committer:
         own = with_row_ids(prepared, rows)
         if self._embedding is not None:
             return build_part(own, rows, outcomes, embedding=self._embedding)
-        finished = self._finisher.finish(outcomes, list(make_requests(prepared, rows)))
+        finished = self._finish(outcomes, list(make_requests(prepared, rows)))
         return build_part(own, rows, finished, spell_tokens(self._tokenizer, finished))
+
+    def _finish(self, outcomes: Sequence[Outcome], requests: Sequence[Request]) -> list[Outcome]:
+        """The outcomes with their texts; those of rows with structured output have them already.
+
+        They were read before they were checked, and to read a text twice would take more out of it.
+        """
+        plain = [n for n, one in enumerate(requests) if constraint_in(one.sampling) is None]
+        finished = list(outcomes)
+        read = self._finisher.finish([outcomes[n] for n in plain], [requests[n] for n in plain])
+        for place, outcome in zip(plain, read, strict=True):
+            finished[place] = outcome
+        return finished
 
 
 def set_copies_apart(

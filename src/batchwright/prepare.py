@@ -12,11 +12,13 @@ import orjson
 import pyarrow as pa
 
 from batchwright.config.job import Job
+from batchwright.constraints.compiler import RowConstraints, job_compiler
 from batchwright.core.errors import RowError
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split
 from batchwright.core.sampling import PRESETS
 from batchwright.core.schemas import prepared_schema
+from batchwright.read.batches import note_kinds
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
@@ -32,11 +34,6 @@ from batchwright.validate.warnings import is_blank, special_token_finder
 
 ROWS_PER_BATCH = 4096
 ROWS_PER_PART = 16384
-
-_KINDS: dict[type, str] = {
-    type(None): "null", bool: "bool", int: "int", float: "float", str: "string",
-    list: "list", dict: "object",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -75,6 +72,7 @@ class RowPreparer:
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
+        self._constraints = RowConstraints(job_compiler(job), self._sampling.resolve({})[0])
         self._keep_tools = job.model.tool_call_parser is not None
         self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
         self._find_special = special_token_finder(tokenizer.special_tokens)
@@ -107,6 +105,7 @@ class RowPreparer:
             draft.sampling, draft.max_tokens = self._sampling.resolve_fields(envelope.sampling)
         else:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
+        self._constraints.check(draft.sampling)
         prompt = self._prompts.build(record)
         draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
         draft.extras = self._extras(prompt)
@@ -224,7 +223,7 @@ class Preparer:
             for draft in drafts:
                 warnings.update(draft.warnings or ())
             if self._with_kinds:
-                _note_kinds(batch, kinds)
+                note_kinds(batch, kinds)
         table = pa.concat_tables(tables) if tables else self._schema.empty_table()
         with pa.ipc.new_file(sink, self._schema, options=options) as writer:
             writer.write_table(table.unify_dictionaries(), max_chunksize=ROWS_PER_BATCH)
@@ -292,17 +291,6 @@ def drafts_to_table(drafts: list[_Draft], batch: RowBatch, schema: pa.Schema) ->
         "input": batch.kept,
     }
     return pa.table(columns, schema=schema)
-
-
-def _note_kinds(batch: RowBatch, kinds: dict[str, dict[str, None]]) -> None:
-    for record in batch.records:
-        if record is None:
-            continue
-        for name, value in record.items():
-            kind = _KINDS[type(value)]
-            if kind == "int" and not -(2**63) <= value < 2**63:
-                kind = "bigint"
-            kinds.setdefault(name, {})[kind] = None
 
 
 def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from batchwright.config.job import Job
+from batchwright.constraints.backends import CONFIG_OPTION, default_config
 from batchwright.core.errors import BatchwrightError, JobError, Stopped
 from batchwright.core.ports import EngineSettings, Tokenizer
 from batchwright.core.records import Split
@@ -139,6 +140,8 @@ def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> Engin
             value = getattr(job.model, key)
             if value is not None:
                 options.setdefault(key, value)
+    if job.engine.kind == "vllm" and job.task == "generate":
+        options.setdefault(CONFIG_OPTION, default_config(job.sampling.structured_outputs))
     if job.engine.kind == "vllm" and job.model.reasoning_parser is not None:
         # So that a constraint on the answer begins where the thoughts end.
         options.setdefault("reasoning_parser", job.model.reasoning_parser)

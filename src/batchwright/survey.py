@@ -11,10 +11,12 @@ import pyarrow as pa
 
 import batchwright
 from batchwright.config.job import Embedding, Job, Sampling
+from batchwright.constraints.compiler import job_compiler
 from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import SourceFile
+from batchwright.core.structured import constraint_of
 from batchwright.engines.vllm_setup import check_model
 from batchwright.prepare import make_prompt_builder, make_row_sampling
 from batchwright.read.files import list_files
@@ -53,6 +55,7 @@ def survey(job: Job) -> Manifest:
         job = resolve_embedding(job)
 
     make_row_sampling(job)
+    check_constraint(job)
     chat = wants_chat(job, tokenizer)
     _check_prompt(job, first_rows, tokenizer, chat=chat, envelopes=input_format == "openai-batch")
     max_model_len = choose_max_model_len(job)
@@ -68,6 +71,23 @@ def survey(job: Job) -> Manifest:
         max_model_len=max_model_len,
         fingerprint=_fingerprint(job, files, input_format),
     )
+
+
+def check_constraint(job: Job) -> None:
+    """Compile the job's own schema, regex or grammar as the engine would. Raises JobError."""
+    structured = job.sampling.structured_outputs
+    if structured is None:
+        return
+    compiler = job_compiler(job)
+    constraint = constraint_of(structured)
+    problem = compiler.problem(constraint)
+    compiler.close()
+    if problem is not None:
+        raise JobError(
+            f"sampling.structured_outputs.{constraint.kind}: {problem}",
+            "Mend it, or name a backend that knows it: engine.options.structured_outputs_config: "
+            "{backend: xgrammar} (or guidance, auto).",
+        )
 
 
 def check_engine(job: Job) -> None:

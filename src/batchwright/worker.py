@@ -9,12 +9,14 @@ from typing import Any
 
 from batchwright.committer import ActiveChunk, Committer
 from batchwright.config.job import Job
+from batchwright.conforming import Conformer
 from batchwright.core.errors import Stopped
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, EngineInfo, Tokenizer
 from batchwright.core.records import Chunk, Request
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.reading import AnswerReader
+from batchwright.finishing import Finisher
 from batchwright.hardware import gpu_sampler
 from batchwright.rundir.chunk_queue import ChunkQueue
 from batchwright.rundir.events import Events
@@ -77,6 +79,7 @@ class Worker:
             storage, name, clock, tokenizer, self._timings, job.embedding_settings(),
             repeat_once=job.run.repeat_once, reader=reader,
         )  # fmt: skip
+        self._conformer = Conformer(Finisher(tokenizer, reader), job.sampling.schema_retries)
         self._answer_reader = reader
 
     def run(self, stop: threading.Event) -> None:
@@ -154,7 +157,10 @@ class Worker:
             if self._timings is not None:
                 held = self._supervisor.in_flight
                 self._timings.note(self._supervisor.gauges(), held, outcomes)
-            for outcome in outcomes:
+            settled, again = self._conformer.judge(outcomes)
+            if again:  # their rows are still in flight: no outcome of theirs has counted
+                self._supervisor.submit(again)
+            for outcome in settled:
                 self._take_in(outcome)
             self._note_engine()
             self._save_stalled()
@@ -193,6 +199,7 @@ class Worker:
                 self._feeding = None
                 continue
             self._owner[request.row] = (self._feeding, len(request.token_ids))
+            self._conformer.watch(request)
             batch.append(request)
         if batch:
             self._tally.phase = "running"

@@ -95,6 +95,7 @@ PLAIN: list[tuple[Row, str]] = [
     ({"id": "x", "messages": [{"role": "assistant", "content": "a"}]}, "chat_template_error"),
     ({"id": "x", "prompt": "y" * 300}, "prompt_too_long"),
     ({"id": "x", "prompt": "y", "temperature": "hot"}, "bad_sampling"),
+    ({"id": "x", "prompt": "a", "structured_outputs": {"regex": "[a-"}}, "bad_schema"),
     ({"id": "x", "prompt": "y", "max_tokens": 0}, "bad_sampling"),
     ({"id": "x", "prompt": "y", "min_tokens": 9, "max_tokens": 8}, "bad_sampling"),
     ({"id": "x", "prompt": "y", "best_of": 3}, "unsupported"),

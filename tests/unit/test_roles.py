@@ -108,11 +108,21 @@ def test_the_engine_is_told_what_the_job_says(tmp_path: Path, kind: str) -> None
     job = run.job.model_copy(update={"engine": run.job.engine.model_copy(update={"kind": kind})})
     settings = engine_settings(run.manifest, job, ByteTokenizer())
     assert (settings.max_num_seqs, settings.max_model_len, settings.vocab_size) == (7, 100, 256)
-    wanted = {"seed": 3, "dtype": "half"}
+    wanted: dict[str, Any] = {"seed": 3, "dtype": "half"}
     if kind == "vllm":
         wanted |= {"revision": "v2", "trust_remote_code": False}
+        config = {"backend": "guidance", "disable_any_whitespace": True}
+        wanted |= {"structured_outputs_config": config}
     assert settings.options == wanted
     assert job.engine.options == options
+
+
+def test_the_users_own_config_of_structured_outputs_is_left_as_it_is(tmp_path: Path) -> None:
+    options = {"structured_outputs_config": {"backend": "auto"}}
+    run = small_run(tmp_path, prompts(1), engine__options=options)
+    job = run.job.model_copy(update={"engine": run.job.engine.model_copy(update={"kind": "vllm"})})
+    settings = engine_settings(run.manifest, job, ByteTokenizer())
+    assert settings.options["structured_outputs_config"] == {"backend": "auto"}
 
 
 def test_no_model_means_bytes(run: SmallRun) -> None:

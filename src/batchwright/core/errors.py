@@ -144,6 +144,7 @@ REJECTION_CODES: dict[str, str] = {
     "no_chat_template": "The row has messages, but the model has no chat template.",
     "prompt_too_long": "The prompt has more tokens than the limit leaves room for.",
     "bad_sampling": "A sampling field of this row has a wrong value.",
+    "bad_schema": "The row's own schema, regex or grammar cannot be compiled, or not in time.",
     "unsupported": "The row asks for something that this version does not do.",
     "bad_envelope": "The OpenAI batch line lacks or misuses a field of the envelope.",
 }
@@ -155,6 +156,7 @@ FAILURE_CODES: dict[str, str] = {
     "timeout": "The row was in the engine for longer than `run.row_timeout_s`.",
     "aborted": "The engine ended the request without an answer.",
     "engine_error": "The engine failed on this request; the message is the engine's own.",
+    "invalid_output": "The answer does not keep to `structured_outputs`; its raw text is kept.",
     "bad_embedding": "The vector holds a number that is not finite: a fault of model or precision.",
 }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -16,6 +17,32 @@ GUIDED = {
     "guided_json": "json", "guided_regex": "regex", "guided_choice": "choice",
     "guided_grammar": "grammar", "guided_json_object": "json_object",
 }  # fmt: skip
+
+
+class Constraint(NamedTuple):
+    """One of KINDS and what it holds: a text, or for `choice` a list, for `json_object` true."""
+
+    kind: str
+    value: Any
+
+
+def constraint_of(structured: Mapping[str, Any]) -> Constraint:
+    """The constraint in checked structured outputs, without their options."""
+    return next(Constraint(kind, structured[kind]) for kind in KINDS if kind in structured)
+
+
+def constraint_in(sampling: str) -> Constraint | None:
+    """The constraint in the canonical JSON of a row's sampling fields.
+
+    Nearly no row has one: the others cost the search for a word.
+    """
+    return _read_constraint(sampling) if '"structured_outputs"' in sampling else None
+
+
+@lru_cache(maxsize=4096)
+def _read_constraint(sampling: str) -> Constraint | None:
+    structured = orjson.loads(sampling).get("structured_outputs")
+    return None if structured is None else constraint_of(structured)
 
 
 def check_structured(value: Mapping[str, Any]) -> dict[str, Any]:

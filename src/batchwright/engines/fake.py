@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,6 +38,8 @@ class FakeOptions:
         rows_per_step: running rows that finish in a step; 0 for all of them.
         longest_answer: answers have 8 to this many tokens.
         text: every answer's text, in place of one made from the prompt.
+        row_texts: a row's number to the texts of its answers, in the order in which it is asked;
+            the last one stays.
         kv_tokens: tokens that fit the pretended KV pool; 0 for no limit.
         refuse_rows: rows refused on arrival.
         abort_rows: rows that end without an answer.
@@ -53,6 +55,7 @@ class FakeOptions:
     rows_per_step: int = 0
     longest_answer: int = 24
     text: str | None = None
+    row_texts: Mapping[Any, Sequence[str]] = field(default_factory=dict)
     kv_tokens: int = 0
     refuse_rows: frozenset[int] = frozenset()
     abort_rows: frozenset[int] = frozenset()
@@ -87,6 +90,8 @@ class FakeEngine:
         # because taking the first item of a dict gets slower with each item taken.
         self._queue: OrderedDict[int, Request] = OrderedDict()
         self._refused: list[Outcome] = []
+        self._texts: dict[int, Sequence[str]] = {}
+        self._asked: Counter[int] = Counter()
         self._sampling: dict[str, Sampling] = {}
         self._steps = 0
         self._finished = 0
@@ -99,6 +104,8 @@ class FakeEngine:
         """Check the options and pretend to load a model."""
         self._options = parse_options(settings.options)
         self._settings = settings
+        # JSON has no numbers for keys.
+        self._texts = {int(row): texts for row, texts in self._options.row_texts.items()}
         self._answers = AnswerMaker(
             settings.vocab_size or BYTE_VOCABULARY,
             self._options.longest_answer,
@@ -244,7 +251,10 @@ class FakeEngine:
     def _answer(self, request: Request) -> Outcome:
         if request.row in self._options.abort_rows:
             return Outcome(request.row, [], error_code="aborted", error="aborted on request")
-        return self._answers.answer(request, self._sampling[request.sampling])
+        texts = self._texts.get(request.row)
+        text = texts[min(self._asked[request.row], len(texts) - 1)] if texts else None
+        self._asked[request.row] += 1 if texts else 0
+        return self._answers.answer(request, self._sampling[request.sampling], text)
 
 
 def kill_this_process() -> NoReturn:

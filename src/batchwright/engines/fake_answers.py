@@ -93,10 +93,11 @@ class AnswerMaker:
         """Tokens that the answer would have without a cap."""
         return self._length_and_place(request, sampling, 0)[0]
 
-    def answer(self, request: Request, sampling: Sampling) -> Outcome:
-        """The answer of a row, and as many further ones as it asks for."""
+    def answer(self, request: Request, sampling: Sampling, text: str | None = None) -> Outcome:
+        """The answer of a row, and as many further ones as it asks for; `text` is of them all."""
+        text = self._text if text is None else text
         first, *others = [
-            self._sample(request, sampling, number) for number in range(sampling.samples)
+            self._sample(request, sampling, number, text) for number in range(sampling.samples)
         ]
         token_ids, text, reason, stop_reason, more = first
         if others:
@@ -115,24 +116,27 @@ class AnswerMaker:
             wanted = max(wanted, sampling.min_tokens)
         return wanted, (digest >> 8) % POOL_SIZE
 
-    def _sample(self, request: Request, sampling: Sampling, number: int) -> Sample:
+    def _sample(
+        self, request: Request, sampling: Sampling, number: int, text: str | None
+    ) -> Sample:
         wanted, first = self._length_and_place(request, sampling, number)
         count = min(wanted, request.max_tokens)
         ids = self._pool[first : first + count]
         while len(ids) < count:
             ids += self._pool[: count - len(ids)]
         sample = Sample(ids, None, "stop" if wanted <= request.max_tokens else "length")
-        if self._text is not None or sampling.stop:
-            sample = self._spelled(request, sampling, sample)
+        if text is not None or sampling.stop:
+            sample = self._spelled(request, sampling, sample, text)
         if sampling.logprobs is None:
             return sample
         places = [self._logprobs(token_id, sampling.logprobs) for token_id in sample.token_ids]
         return sample._replace(more=More(logprobs=tuple(places)))
 
-    def _spelled(self, request: Request, sampling: Sampling, sample: Sample) -> Sample:
+    def _spelled(
+        self, request: Request, sampling: Sampling, sample: Sample, raw: str | None
+    ) -> Sample:
         """The engine's own text, cut at the stop texts: ids alone cannot say where that is."""
         ids, reason = list(sample.token_ids), sample.finish_reason
-        raw = self._text
         if raw is not None and self._in_bytes:
             reason = "stop" if len(raw.encode()) <= request.max_tokens else "length"
             ids = list(raw.encode())[: request.max_tokens]

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -70,8 +71,8 @@ class AnswerReader:
     """Sends answers to the reading process and takes their parts.
 
     vLLM's parsers are dozens of modules for dozens of models: importing them takes seconds and
-    brings torch along, which no other process of a worker but the engine's needs. One thread at a
-    time may use it.
+    brings torch along, which no other process of a worker but the engine's needs. The thread that
+    commits reads, and the main one where an answer must be checked before it counts.
     """
 
     def __init__(self, settings: ReaderSettings, log_path: Path) -> None:
@@ -80,6 +81,7 @@ class AnswerReader:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._ready = False
+        self._one_reads = threading.Lock()
 
     def start(self) -> None:
         """Start the process; it gets ready while others do their work."""
@@ -116,8 +118,9 @@ class AnswerReader:
         """The parts of some answers, in order. Raises EngineError if the process ended."""
         self.wait()
         assert self._connection is not None, "started"
-        self._connection.send(list(answers))
-        found: list[ReadAnswer] = self._receive(READ_TIMEOUT_S)
+        with self._one_reads:
+            self._connection.send(list(answers))
+            found: list[ReadAnswer] = self._receive(READ_TIMEOUT_S)
         return found
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ from batchwright.core.plan import default_batched_tokens
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.options import refuse_unknown
-from batchwright.engines.vllm_params import read_logprobs, sampling_params
+from batchwright.engines.vllm_params import read_logprobs, sampling_params, with_config_objects
 from batchwright.engines.vllm_setup import (
     CPU_BATCHED_TOKENS,
     OWN_OPTIONS,
@@ -257,9 +257,8 @@ def build_engine(settings: EngineSettings, readings: Readings, *, on_cpu: bool) 
     refuse_unknown(settings.options, {*names, *OWN_OPTIONS}, "vllm")
     try:
         tokens = CPU_BATCHED_TOKENS if on_cpu else default_batched_tokens(*card())
-        arguments = EngineArgs(
-            **engine_arguments(settings, on_cpu=on_cpu, batched_tokens=tokens, known=names)
-        )
+        given = engine_arguments(settings, on_cpu=on_cpu, batched_tokens=tokens, known=names)
+        arguments = EngineArgs(**with_config_objects(given))
         config = arguments.create_engine_config()
     except (ValueError, TypeError, OSError, NotImplementedError, ImportError) as error:
         raise JobError(f"vLLM cannot run {settings.model}: {error}") from error

@@ -11,6 +11,19 @@ import orjson
 from batchwright.core.outcomes import Logprob, TokenLogprobs
 
 
+def with_config_objects(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with the one section as an object that EngineArgs does not make of a dict.
+
+    It would set the reasoning parser in it, and fail. Raises ValueError for a wrong section.
+    """
+    from vllm.config import StructuredOutputsConfig
+
+    config = arguments.get("structured_outputs_config")
+    if not isinstance(config, dict):
+        return arguments
+    return {**arguments, "structured_outputs_config": StructuredOutputsConfig(**config)}
+
+
 def sampling_params(
     sampling: str, max_tokens: int, *, eos_token_ids: Sequence[int], without_tokenizer: bool
 ) -> tuple[Any, int]:
