@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchwright.core.forced_calls import with_forced_calls
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, Tokenizer
 from batchwright.core.records import Chunk, Receipt, Request
@@ -22,6 +23,7 @@ from batchwright.core.vectors import EmbeddingSettings
 from batchwright.finishing import Finisher, spell_tokens
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import (
+    extras_of,
     make_requests,
     read_slices,
     token_id_arrays,
@@ -216,6 +218,8 @@ class Committer:
             return build_part(own, rows, outcomes, embedding=self._embedding)
         sampling = prepared.column("sampling").to_pylist()
         finished = self._finisher.finish(outcomes, token_id_arrays(prepared), sampling)
+        pairs = zip(finished, extras_of(prepared), strict=True)
+        finished = [with_forced_calls(*pair) for pair in pairs]
         return build_part(own, rows, finished, spell_tokens(self._tokenizer, finished))
 
 

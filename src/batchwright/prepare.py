@@ -67,7 +67,9 @@ class RowPreparer:
         self._tokenizer = tokenizer
         self._envelopes = manifest.format == "openai-batch"
         self._id_column = manifest.id_column
-        self._model = job.model.name
+        self._model = job.model.served_name or job.model.name
+        self._task = job.task
+        self._dimensions = (job.embedding.dimensions or 0) if job.task == "embed" else 0
         limits = (manifest.max_model_len, job.plan.over_length)
         self._fitter = Fitter(tokenizer, *limits)
         self._inputs = InputFitter(tokenizer, *limits) if job.task == "embed" else None
@@ -97,11 +99,11 @@ class RowPreparer:
             value = record.get(self._id_column)
             draft.id = text_id(value) if self._envelopes else row_id(value)
         if self._envelopes:
-            envelope = unwrap(record, model=self._model)
-            record = envelope.record
-            for code in envelope.warnings:
+            asked = unwrap(record, model=self._model, task=self._task, dimensions=self._dimensions)
+            record, draft.extras = asked.record, asked.extras
+            for code in asked.warnings:
                 draft.warn(code)
-            draft.sampling, draft.max_tokens = self._sampling.resolve_fields(envelope.sampling)
+            draft.sampling, draft.max_tokens = self._sampling.resolve_fields(asked.sampling)
         else:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
         prompt = self._prompts.build(record)
