@@ -176,3 +176,13 @@ def test_export_of_a_run_in_the_two_files_of_openai(tmp_path: Path) -> None:
     answers, errors = read(out / "results-output.jsonl"), read(out / "results-errors.jsonl")
     assert [line["custom_id"] for line in answers] == ["x", "z"]
     assert [(line["custom_id"], line["error"]["line"]) for line in errors] == [("y", 2)]
+
+
+@pytest.mark.vllm
+def test_an_option_that_vllm_does_not_have_is_named(
+    tiny_model: Path, source: Path, tmp_path: Path
+) -> None:
+    words = ["-i", source, "-o", tmp_path / "out.jsonl", "--model", tiny_model]
+    refused = command("run-batch", *words, "--max-modle-len", "512", exit_code=2)
+    assert "max_model_len" in json.dumps(refused)
+    assert not list(tmp_path.glob("*.run"))

@@ -20,7 +20,7 @@ from tests.e2e.command import call, kill_all, start
 from tests.support.tiny_bert import texts
 from tests.support.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 ALL = os.environ.get("BATCHWRIGHT_COMPARE") == "all"
 

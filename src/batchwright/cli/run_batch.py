@@ -58,6 +58,7 @@ def run_batch(
         arguments = _arguments(context.args, model, config)
         source = _local_input(input_file, run_dir)
         job = _job(source, arguments, settings or [])
+        _check_options(job)
         with stopping() as stop, render.watching(as_json=as_json) as watch:
             summary = _run(job, run_dir, watch, stop)
         _deliver(summary.results[0], output)
@@ -111,6 +112,17 @@ def _job(source: str, arguments: Mapping[str, Any], settings: Sequence[str]) -> 
     override = arguments.get("override_generation_config") or {}
     data["sampling"] = generation_defaults(found, override)
     return with_task_of_lines(with_absolute_paths(make_job(data, overrides)))
+
+
+def _check_options(job: Job) -> None:
+    """Find out now, and not when the engine starts, that an option is misspelt."""
+    from batchwright.config.vllm_words import engine_fields
+    from batchwright.engines.options import refuse_unknown
+    from batchwright.engines.vllm_setup import OWN_OPTIONS
+
+    fields = engine_fields() if job.engine.kind == "vllm" else {}
+    if fields:
+        refuse_unknown(job.engine.options, {*fields, *OWN_OPTIONS}, "vllm")
 
 
 def _generation_config(job: Job, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ _FACTORS = {
 }  # fmt: skip
 
 
+@cache
 def engine_fields() -> dict[str, str]:
     """The arguments of the installed vLLM's engine with their types as text; empty without vLLM.
 
