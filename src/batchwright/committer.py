@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchwright.core.forced_calls import with_forced_calls
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, Tokenizer
 from batchwright.core.records import Chunk, Receipt, Request
@@ -215,7 +216,11 @@ class Committer:
         own = with_row_ids(prepared, rows)
         if self._embedding is not None:
             return build_part(own, rows, outcomes, embedding=self._embedding)
-        finished = self._finish(outcomes, list(make_requests(prepared, rows)))
+        requests = list(make_requests(prepared, rows))
+        finished = [
+            with_forced_calls(outcome, request.extras)
+            for outcome, request in zip(self._finish(outcomes, requests), requests, strict=True)
+        ]
         return build_part(own, rows, finished, spell_tokens(self._tokenizer, finished))
 
     def _finish(self, outcomes: Sequence[Outcome], requests: Sequence[Request]) -> list[Outcome]:

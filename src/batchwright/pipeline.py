@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import yaml
 
 from batchwright.again import order_failed_rows
 from batchwright.check import Validation, check_rows
-from batchwright.config.job import Job
+from batchwright.config.job import Job, ResultFormat
 from batchwright.core.errors import FAILURE_CODES, InputError, JobError, StorageError, VerifyError
 from batchwright.core.pilot import PilotReport
 from batchwright.core.plan import Plan
@@ -27,6 +27,7 @@ from batchwright.piloting import pilot_report
 from batchwright.planning import own_cards, plan_job
 from batchwright.profiling import choose_processes, profile_rows
 from batchwright.promise import Promise, with_pilot
+from batchwright.responding import responses_of
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.ledger import read_heartbeat
@@ -217,9 +218,7 @@ def finish(storage: Storage, manifest: Manifest, job: Job) -> list[Path]:
     return _export(storage, manifest, state, out_dir, job.output.format, job)
 
 
-def export(
-    run_dir: Path, out_dir: Path | None, output_format: Literal["parquet", "jsonl"] | None
-) -> list[Path]:
+def export(run_dir: Path, out_dir: Path | None, output_format: ResultFormat | None) -> list[Path]:
     """Write the results of a finished run again, elsewhere or in another format."""
     storage, manifest, job = open_run(run_dir)
     return _export(
@@ -264,12 +263,13 @@ def _export(
     manifest: Manifest,
     state: RunState,
     out_dir: Path,
-    output_format: Literal["parquet", "jsonl"],
+    output_format: ResultFormat,
     job: Job,
 ) -> list[Path]:
     batches = _first_pass(state)
+    parts = list(state.receipts.values())
     return export_results(
-        parts=list(state.receipts.values()),
+        parts=parts,
         rejected=RejectedRows(storage, batches),
         storage=storage,
         out_dir=out_dir,
@@ -280,6 +280,7 @@ def _export(
         target_file_bytes=job.output.target_file_mb << 20,
         total_rows=state.counts().rows,
         embedding=Job.model_validate(manifest.job).embedding_settings(),
+        responses=responses_of(manifest, job, parts, output_format),
     )
 
 

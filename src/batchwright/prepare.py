@@ -65,7 +65,9 @@ class RowPreparer:
         self._tokenizer = tokenizer
         self._envelopes = manifest.format == "openai-batch"
         self._id_column = manifest.id_column
-        self._model = job.model.name
+        self._model = job.model.served_name or job.model.name
+        self._task = job.task
+        self._dimensions = (job.embedding.dimensions or 0) if job.task == "embed" else 0
         limits = (manifest.max_model_len, job.plan.over_length)
         self._fitter = Fitter(tokenizer, *limits)
         self._inputs = InputFitter(tokenizer, *limits) if job.task == "embed" else None
@@ -98,25 +100,25 @@ class RowPreparer:
             value = record.get(self._id_column)
             draft.id = text_id(value) if self._envelopes else row_id(value)
         if self._envelopes:
-            envelope = unwrap(record, model=self._model)
-            record = envelope.record
-            for code in envelope.warnings:
+            asked = unwrap(record, model=self._model, task=self._task, dimensions=self._dimensions)
+            record, draft.extras = asked.record, asked.extras
+            for code in asked.warnings:
                 draft.warn(code)
-            draft.sampling, draft.max_tokens = self._sampling.resolve_fields(envelope.sampling)
+            draft.sampling, draft.max_tokens = self._sampling.resolve_fields(asked.sampling)
         else:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
         self._constraints.check(draft.sampling)
         prompt = self._prompts.build(record)
         draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
-        draft.extras = self._extras(prompt)
+        draft.extras = self._extras(prompt, draft.extras)
         if is_blank(prompt):
             draft.warn("blank_prompt")
         if self._find_special(self._prompts.own_text(record, prompt)):
             draft.warn("special_tokens")
 
-    def _extras(self, prompt: Prompt) -> str | None:
+    def _extras(self, prompt: Prompt, given: str | None) -> str | None:
         """What must be known of a row when its answer is there."""
-        extras: dict[str, Any] = {}
+        extras: dict[str, Any] = orjson.loads(given) if given else {}
         if self._keep_tools and prompt.tools:
             extras["tools"] = prompt.tools
         if self._keep_kwargs and prompt.template_kwargs:

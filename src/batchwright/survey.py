@@ -28,6 +28,8 @@ from batchwright.rundir.manifest import Manifest, encode_input_type
 from batchwright.tokens.context import context_length
 from batchwright.tokens.load import read_chat_template
 from batchwright.tokens.pooling import input_length, resolve_embedding
+from batchwright.validate.embedding_body import wanted_dimensions
+from batchwright.validate.envelope import task_of
 
 # Rows looked at before the run: if none of them has the prompt's field, it is the job's fault.
 ROWS_LOOKED_AT = 20
@@ -88,6 +90,29 @@ def check_constraint(job: Job) -> None:
             "Mend it, or name a backend that knows it: engine.options.structured_outputs_config: "
             "{backend: xgrammar} (or guidance, auto).",
         )
+
+
+def with_task_of_lines(job: Job) -> Job:
+    """The job with the task that its OpenAI batch lines ask for, if it names none itself.
+
+    The first line with an endpoint that is served decides; lines of the other task are rejected.
+    """
+    if "task" in job.model_fields_set or job.input.format not in ("auto", "openai-batch"):
+        return job
+    try:
+        files = list_files(job.input.path)
+        if detect_format(files, job.input.format) != "openai-batch":
+            return job
+        lines = peek(files, "openai-batch", rows=ROWS_LOOKED_AT)
+    except InputError:
+        return job  # the survey says what is wrong, with all that is known by then
+    first = next((line for line in lines if task_of(line) is not None), None)
+    if first is None or task_of(first) != "embed":
+        return job
+    embedding = job.embedding
+    if embedding.dimensions is None:
+        embedding = embedding.model_copy(update={"dimensions": wanted_dimensions(first)})
+    return job.model_copy(update={"task": "embed", "embedding": embedding})
 
 
 def check_engine(job: Job) -> None:

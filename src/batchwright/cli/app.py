@@ -19,6 +19,7 @@ from batchwright.cli.arguments import (
     Model,
     OutDir,
     OutFormat,
+    Page,
     PromptText,
     RunDir,
     Sample,
@@ -29,6 +30,7 @@ from batchwright.cli.arguments import (
 )
 from batchwright.cli.ending import end_process, ending, leave, stopping
 from batchwright.cli.options import about_the_data, job_and_dir
+from batchwright.cli.run_batch import VLLM_WORDS, run_batch
 from batchwright.tokens.lean import leave_torch_out
 
 app = typer.Typer(
@@ -39,11 +41,6 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-Page = Annotated[
-    Path | None, typer.Option("--page", metavar="FILE", help="Write an HTML page to look at, too.")
-]
 
 
 @app.command()
@@ -94,9 +91,7 @@ def validate(
     """Check every row without a GPU: what would be rejected, and why."""
     from batchwright import pipeline
 
-    options = {
-        **about_the_data(model, prompt, system, column, limit),
-    }
+    options = about_the_data(model, prompt, system, column, limit)
     with ending(as_json=as_json):
         job, _ = job_and_dir(source, options, settings or [], None)
         with stopping() as stop:
@@ -327,6 +322,9 @@ def demo(
 
     with ending(as_json=as_json), stopping() as stop:
         run_demo(output, stop, as_json=as_json)
+
+
+app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
 
 
 @app.callback(invoke_without_command=True)

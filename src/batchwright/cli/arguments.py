@@ -20,7 +20,12 @@ System = Annotated[str | None, typer.Option("--system", help="Instruction ahead 
 Column = Annotated[str | None, typer.Option("--column", help="Column that holds the prompt.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Output tokens at most.")]
 OutDir = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the results.")]
-OutFormat = Annotated[str | None, typer.Option("--format", help="parquet or jsonl.")]
+OutFormat = Annotated[
+    str | None, typer.Option("--format", help="parquet, jsonl, openai-batch or vllm-batch.")
+]
+Page = Annotated[
+    Path | None, typer.Option("--page", metavar="FILE", help="Write an HTML page to look at, too.")
+]
 EngineKind = Annotated[
     str | None, typer.Option("--engine", help="vllm, or fake for a dry run without a model.")
 ]

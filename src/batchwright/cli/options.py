@@ -42,8 +42,10 @@ def job_and_dir(
         settings: texts of `--set`.
         run_dir: `--dir`.
     """
+    from batchwright.survey import with_task_of_lines
+
     job, folder = _read(source, options, settings, run_dir)
-    job = with_absolute_paths(job)
+    job = with_task_of_lines(with_absolute_paths(job))
     if job.model.name == DEMO and not Path(DEMO).is_dir() and job.engine.kind != "fake":
         model = job.model.model_copy(update={"name": str(embedded_model())})
         job = job.model_copy(update={"model": model})

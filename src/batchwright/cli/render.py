@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import orjson
 import typer
@@ -16,6 +16,7 @@ from batchwright.core.errors import BatchwrightError, Interrupted, JobError, Sto
 
 if TYPE_CHECKING:
     from batchwright.check import Validation
+    from batchwright.config.job import ResultFormat
     from batchwright.core.plan import Plan
     from batchwright.drive import Progress
     from batchwright.pipeline import Summary
@@ -295,11 +296,13 @@ def show_json(value: Mapping[str, Any]) -> None:
     print_line(orjson.dumps(value).decode())
 
 
-def known_format(name: str | None) -> Literal["parquet", "jsonl"] | None:
+def known_format(name: str | None) -> ResultFormat | None:
     """A results format by name. Raises JobError."""
-    if name is None or name in {"parquet", "jsonl"}:
-        return cast("Literal['parquet', 'jsonl'] | None", name)
-    raise JobError(f"--format {name}: there are parquet and jsonl")
+    from batchwright.config.job import ResultFormat
+
+    if name is None or name in get_args(ResultFormat):
+        return cast("ResultFormat | None", name)
+    raise JobError(f"--format {name}: there are {', '.join(get_args(ResultFormat))}")
 
 
 def duration(seconds: float) -> str:

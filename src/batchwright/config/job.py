@@ -10,6 +10,7 @@ from batchwright.core.sampling import PresetName, SamplingFields
 from batchwright.core.vectors import EmbeddingSettings, VectorDtype
 
 InputFormat = Literal["auto", "jsonl", "csv", "parquet", "json", "openai-batch"]
+ResultFormat = Literal["parquet", "jsonl", "openai-batch", "vllm-batch"]
 
 
 class Section(BaseModel):
@@ -85,6 +86,9 @@ class Model(Section):
     tool_call_parser: str | None = None
     """Takes tool calls out of the answer of a row with tools, into `tool_calls`; by vLLM's names
     (`hermes`, `llama3_json`, …)."""
+    served_name: str | None = None
+    """Name by which OpenAI batch lines call the model and response objects show it; its own name
+    unless given."""
     trust_remote_code: bool = False
     """Let the model's own Python code run on this machine."""
 
@@ -128,8 +132,9 @@ class Output(Section):
 
     path: str | None = None
     """Folder for the results; `results/` in the run directory unless given."""
-    format: Literal["parquet", "jsonl"] = "parquet"
-    """Format of the results."""
+    format: ResultFormat = "parquet"
+    """Format of the results: `parquet`, `jsonl`; `openai-batch` for an output and an error file of
+    response objects; `vllm-batch` for one file of them, as `vllm run-batch` writes it."""
     columns: Literal["all", "none"] | list[str] = "all"
     """Columns of the input that the results keep."""
     target_file_mb: Annotated[int, Field(ge=1, le=65536)] = 256

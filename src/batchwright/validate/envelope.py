@@ -2,96 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from batchwright.core.errors import RowError
-from batchwright.core.sampling import ROW_NAMES
-from batchwright.validate.names import did_you_mean
+from batchwright.validate import embedding_body, responses_body, text_bodies
+from batchwright.validate.asked import Asked
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+RESPONSES = "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
 
-# Endpoints of OpenAI and vLLM that exist, but make something else than generated text.
+# The task of a job that serves each endpoint.
+TASKS = {CHAT: "generate", COMPLETIONS: "generate", RESPONSES: "generate", EMBEDDINGS: "embed"}
+
+# Endpoints of OpenAI and vLLM that exist, but make something else than text or vectors.
 OTHER_ENDPOINTS = frozenset(
-    {"/v1/embeddings", "/v1/responses", "/v1/moderations", "/v1/score", "/v1/rerank",
+    {"/v1/moderations", "/v1/score", "/v1/rerank", "/score", "/rerank", "/v2/rerank",
      "/v1/images/generations", "/v1/audio/transcriptions", "/v1/audio/translations"}
 )  # fmt: skip
 
-# They change nothing in the answer: bookkeeping, billing, scheduling.
-HARMLESS = frozenset(
-    {"user", "metadata", "store", "service_tier", "stream_options", "safety_identifier",
-     "prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls", "prediction",
-     "priority", "request_id", "cache_salt", "stream", "model"}
-)  # fmt: skip
-
-# They would change the answer: only the values that change nothing are taken (null always is).
-ONLY: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "truncate_prompt_tokens": (),
-    "tool_choice": ("auto",),
-    "chat_template": (),
-    "documents": ([],),
-    "echo": (False,),
-    "suffix": ("",),
-    "modalities": (["text"],),
-    "audio": (),
-    "functions": ([],),
-    "function_call": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "web_search_options": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "add_special_tokens": (),
-    "spaces_between_special_tokens": (True,),
+_READERS: dict[str, Callable[[dict[str, Any]], Asked]] = {
+    CHAT: text_bodies.read_chat,
+    COMPLETIONS: text_bodies.read_completion,
+    RESPONSES: responses_body.read_response,
+    EMBEDDINGS: embedding_body.read_embedding,
 }
 
-_PROMPT_FIELDS = {CHAT: ("messages", "tools", "chat_template_kwargs"), COMPLETIONS: ("prompt",)}
-_SAMPLING = ROW_NAMES | {"max_completion_tokens"}
-_BODY = _SAMPLING | HARMLESS | ONLY.keys() | {"messages", "tools", "prompt", "chat_template_kwargs"}
+# Bookkeeping that the envelope may carry as well as the body.
+_ANYWHERE = frozenset({"model", "metadata", "user"})
+_IN_BODY = (text_bodies.FIELDS | responses_body.FIELDS | embedding_body.FIELDS) - _ANYWHERE
 
 
-class Envelope(NamedTuple):
-    """What an OpenAI batch line asks.
-
-    `record` is read by a PromptBuilder without column, messages or template; `sampling` goes to
-    `RowSampling.resolve_fields`; `warnings` are keys of WARNING_CODES.
-    """
-
-    record: dict[str, Any]
-    sampling: dict[str, Any]
-    warnings: tuple[str, ...]
-
-
-def unwrap(line: Mapping[str, Any], *, model: str = "") -> Envelope:
+def unwrap(
+    line: Mapping[str, Any], *, model: str = "", task: str = "generate", dimensions: int = 0
+) -> Asked:
     """Check one line and take it apart; the `custom_id` is left to `ids.text_id`.
 
     Args:
         line: the parsed line.
         model: the job's model, which answers whatever the line names.
+        task: of the job; a line that needs another one is refused.
+        dimensions: of the job's vectors, where it makes any.
 
     Raises:
-        RowError: `bad_envelope`, `unsupported`, `missing_prompt`.
+        RowError: `bad_envelope`, `unsupported`, `missing_prompt` and others that name the field.
     """
     body = _body(line)
-    url = _url(line)
+    url = _url(line, task)
     if body.get("stream"):
         raise RowError("bad_envelope", "body.stream is true; a batch does not stream")
-    sampling = {name: value for name, value in body.items() if _is_sampling(name, value)}
-    alias = sampling.pop("max_completion_tokens", None)
-    if alias is not None:
-        sampling["max_tokens"] = alias
-    record = {name: body[name] for name in _PROMPT_FIELDS[url] if name in body}
-    _check_prompt(body, record, url)
+    asked = _READERS[url](body)
+    if url == EMBEDDINGS:
+        embedding_body.check_dimensions(body, dimensions)
     named = body.get("model")
-    warnings = ("model_ignored",) if named is not None and named != model else ()
-    return Envelope(record, sampling, warnings)
+    if named is not None and named != model:
+        asked = asked._replace(warnings=("model_ignored",))
+    return asked
+
+
+def task_of(line: Mapping[str, Any]) -> str | None:
+    """The task that a line asks for; None if its url is none that is served."""
+    url = line.get("url")
+    return TASKS.get(url) if isinstance(url, str) else None
 
 
 def _body(line: Mapping[str, Any]) -> dict[str, Any]:
     body = line.get("body")
-    misplaced = sorted((_BODY - {"model", "metadata", "user"}) & line.keys())
+    misplaced = sorted(_IN_BODY & line.keys())
     if body is None:
         there = f"; {misplaced[0]} belongs inside it" if misplaced else ""
         raise RowError("bad_envelope", f"body is missing{there}")
@@ -104,35 +83,19 @@ def _body(line: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-def _url(line: Mapping[str, Any]) -> str:
+def _url(line: Mapping[str, Any], task: str) -> str:
     url = line.get("url")
-    if isinstance(url, str) and url in _PROMPT_FIELDS:
+    needed = TASKS.get(url) if isinstance(url, str) else None
+    if isinstance(url, str) and needed == task:
         return url
+    if needed is not None:
+        raise RowError(
+            "unsupported",
+            f"{url} needs task: {needed}, but this job has task: {task}; put the lines of each "
+            "task into a file and a job of their own",
+        )
     if isinstance(url, str) and url in OTHER_ENDPOINTS:
-        raise RowError("unsupported", f"{url} is not supported; this version generates text only")
+        raise RowError("unsupported", f"{url} is not supported; there are {', '.join(TASKS)}")
     if isinstance(url, str) and "://" in url:
         raise RowError("bad_envelope", f"url must be a path such as {CHAT}, not {url!r}")
-    raise RowError("bad_envelope", f"url must be {CHAT} or {COMPLETIONS}, not {url!r}")
-
-
-def _is_sampling(name: str, value: Any) -> bool:
-    """Whether it goes on to the sampling fields; refuses what is unknown or not served."""
-    if name not in _BODY:
-        raise RowError("bad_envelope", f"unknown field {name!r} in body{did_you_mean(name, _BODY)}")
-    if value is None:
-        return False
-    if name in ONLY:
-        # `is` and type keep 0 apart from False and 1 from True.
-        if any(type(value) is type(fine) and value == fine for fine in ONLY[name]):
-            return False
-        raise RowError("unsupported", f"{name} is not supported")
-    return name in _SAMPLING
-
-
-def _check_prompt(body: dict[str, Any], record: dict[str, Any], url: str) -> None:
-    needed = _PROMPT_FIELDS[url][0]
-    other = "prompt" if needed == "messages" else "messages"
-    if record.get(needed) is None:
-        raise RowError("missing_prompt", f"{url} needs body.{needed}")
-    if body.get(other) is not None:
-        raise RowError("ambiguous_prompt", f"{url} takes {needed}; body has {other} too")
+    raise RowError("bad_envelope", f"url must be one of {', '.join(TASKS)}, not {url!r}")

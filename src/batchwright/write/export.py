@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 
+from batchwright.config.job import ResultFormat
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.write.files import JsonlWriter, ParquetWriter, ResultFolder, ResultWriter
 from batchwright.write.json_input import mixed_numbers, wide_integers
 from batchwright.write.merge import PartStorage, input_arrays, windows
+from batchwright.write.openai_batch import LINE, BatchWriter
+from batchwright.write.response_bodies import Responses
 from batchwright.write.results import Columns, ResultShape, make_shape
 
-Format = Literal["parquet", "jsonl"]
-
-_WRITERS: dict[Format, Callable[[ResultFolder, ResultShape, int], ResultWriter]] = {
+_WRITERS: dict[ResultFormat, Callable[[ResultFolder, ResultShape, int], ResultWriter]] = {
     "parquet": ParquetWriter,
     "jsonl": JsonlWriter,
 }
@@ -31,13 +32,14 @@ def export_results(
     rejected: Iterable[pa.Table],
     storage: PartStorage,
     out_dir: Path,
-    format: Format,
+    format: ResultFormat,
     input_type: pa.DataType,
     column_kinds: Mapping[str, Collection[str]],
     columns: Columns,
     target_file_bytes: int,
     total_rows: int,
     embedding: EmbeddingSettings | None = None,
+    responses: Responses | None = None,
 ) -> list[Path]:
     """Write every row of the input exactly once, in order, and return the files.
 
@@ -45,36 +47,57 @@ def export_results(
 
     Args:
         parts: receipts of all generations, in any order; the newest outcome of a row wins.
-        rejected: tables with row, id, error_code, error and input, in order of rows; a one-shot
-            iterator may be kept whole.
+        rejected: tables with row, id, error_code, error and input, in order of rows.
         storage: where the parts are.
         out_dir: folder of the results; made if it does not exist.
-        format: `parquet` or `jsonl`.
+        format: `parquet` or `jsonl`; others need `responses`.
         input_type: type of the column `input` of the parts.
-        column_kinds: for JSON text, the kinds (null, bool, int, bigint, float, string, list,
-            object) seen in each column over the whole data, columns in order of appearance.
+        column_kinds: JSON kinds seen in each column over the whole data, in order of appearance.
         columns: the input's own columns to keep.
         target_file_bytes: a file is closed once it has this size.
         total_rows: rows of the input.
         embedding: the vectors of an embedding task.
+        responses: of response objects, where those are wanted; `columns` says nothing then.
 
     Raises:
         VerifyError: a row has no result or more than one.
         StorageError, JobError: a file cannot be read or written; no row has one of `columns`.
     """
-    typed = input_type == JSON_INPUT and format == "parquet"
-    numbers = mixed_numbers(column_kinds) if typed else []
-    rejected = list(rejected) if numbers and isinstance(rejected, Iterator) else rejected
-    wide = wide_integers(_all_inputs(parts, rejected, storage), numbers) if numbers else set()
-    shape = make_shape(input_type, column_kinds, wide, columns, embedding)
-    folder = ResultFolder(out_dir, f".{format}")
-    writer = _WRITERS[format](folder, shape, target_file_bytes)
+    kept = list(rejected) if isinstance(rejected, Iterator) else rejected  # gone through twice
+    folder = ResultFolder(out_dir, f".{format}" if responses is None else ".jsonl")
     schema = part_schema(input_type, embedding)
+    writer: ResultWriter
+    if responses is None:
+        typed = input_type == JSON_INPUT and format == "parquet"
+        wide = _wide(parts, kept, storage, column_kinds) if typed else set()
+        shape = make_shape(input_type, column_kinds, wide, columns, embedding)
+        writer = _WRITERS[format](folder, shape, target_file_bytes)
+    else:
+        schema = schema.append(LINE)
+        writer = BatchWriter(folder, responses, embedding)
+    return _write(writer, folder, partial(windows, parts, kept, storage, schema, total_rows))
+
+
+def _write(
+    writer: ResultWriter, folder: ResultFolder, tables: Callable[[Path], Iterator[pa.Table]]
+) -> list[Path]:
+    """Write tables that need a scratch folder, and return the files once all are there."""
     with _closed_or_aborted(writer), folder.scratch() as scratch:
-        for window in windows(parts, rejected, storage, schema, total_rows, scratch):
-            writer.add(window)
+        for table in tables(scratch):
+            writer.add(table)
     folder.succeed()
     return folder.finished
+
+
+def _wide(
+    parts: Sequence[Receipt],
+    rejected: Iterable[pa.Table],
+    storage: PartStorage,
+    column_kinds: Mapping[str, Collection[str]],
+) -> set[str]:
+    """Columns of integers and floats with an integer that a double cannot hold."""
+    numbers = mixed_numbers(column_kinds)
+    return wide_integers(_all_inputs(parts, rejected, storage), numbers) if numbers else set()
 
 
 @contextmanager

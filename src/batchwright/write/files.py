@@ -64,31 +64,37 @@ class ResultFolder:
 
     @property
     def next_path(self) -> Path:
-        """Name of the file that is being written, or comes next."""
-        return self.folder / f"{_PREFIX}{len(self.finished):05d}{self._suffix}"
+        """Name of the numbered file that is being written, or comes next."""
+        return self.path_of(f"{len(self.finished):05d}")
 
-    @property
-    def _temporary(self) -> Path:
-        return self.folder / f".{self.next_path.name}"
+    def path_of(self, name: str) -> Path:
+        """Path of a results file that is known by a name, in place of a number."""
+        return self.folder / f"{_PREFIX}{name}{self._suffix}"
 
-    def open(self) -> BinaryIO:
-        """Begin the next file, under a temporary name."""
-        with storage_errors(self.next_path):
-            return self._temporary.open("wb", buffering=2**20)
+    def _temporary(self, name: str) -> tuple[Path, Path]:
+        """Where a file is written, and where it will be; the next number if it has no name."""
+        path = self.path_of(name) if name else self.next_path
+        return self.folder / f".{path.name}", path
 
-    def finish(self, file: BinaryIO) -> None:
+    def open(self, name: str = "") -> BinaryIO:
+        """Begin the next file, or the one of this name, under a temporary name."""
+        temporary, path = self._temporary(name)
+        with storage_errors(path):
+            return temporary.open("wb", buffering=2**20)
+
+    def finish(self, file: BinaryIO, name: str = "") -> None:
         """Give the file its name, after its content is on the disk."""
-        path = self.next_path
+        temporary, path = self._temporary(name)
         with storage_errors(path):
             file.flush()
             os.fsync(file.fileno())
             file.close()
-            self._temporary.replace(path)
+            temporary.replace(path)
         self.finished.append(path)
 
-    def discard(self) -> None:
+    def discard(self, name: str = "") -> None:
         """Remove the file that was being written."""
-        self._temporary.unlink(missing_ok=True)
+        self._temporary(name)[0].unlink(missing_ok=True)
 
     def succeed(self) -> None:
         """Remove what an earlier export left, and say that this one is whole."""
@@ -150,7 +156,7 @@ class JsonlWriter:
 
     def abort(self) -> None:
         """Let go of the file in hand."""
-        _close_quietly(self._file)
+        close_quietly(self._file)
         self._folder.discard()
 
     def _finish(self) -> None:
@@ -190,8 +196,8 @@ class ParquetWriter:
 
     def abort(self) -> None:
         """Let go of the file in hand."""
-        _close_quietly(self._parquet)
-        _close_quietly(self._file)
+        close_quietly(self._parquet)
+        close_quietly(self._file)
         self._folder.discard()
 
     def _write_group(self) -> None:
@@ -223,7 +229,8 @@ class ParquetWriter:
         self._file = self._parquet = None
 
 
-def _close_quietly(file: Any) -> None:
+def close_quietly(file: Any) -> None:
+    """Close a file of which nothing is wanted any more."""
     # Closing flushes, and the disk may be full: the first error is the one to report.
     if file is not None:
         try:

@@ -202,7 +202,7 @@ def _with_generation(schema: pa.Schema) -> pa.Schema:
 
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table with these columns; those that parts of format 1 lack are null."""
+    """The table with these columns; those that parts lack (of format 1; `line`) are null."""
     if table.schema.equals(schema):
         return table
     for field in schema:
@@ -213,8 +213,7 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _as_results(rejected: pa.Table, schema: pa.Schema) -> pa.Table:
     given = {
-        **{name: rejected.column(name) for name in ("row", "id", "error_code", "error")},
-        INPUT_COLUMN: rejected.column(INPUT_COLUMN),
+        **{name: rejected.column(name) for name in rejected.column_names},
         "status": pa.array(["rejected"] * rejected.num_rows),
     }
     columns = [
