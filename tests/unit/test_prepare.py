@@ -466,3 +466,22 @@ def test_a_file_that_breaks_off_ends_the_split_loudly(tmp_path: Path) -> None:
         run.prepare()
     assert not any(prepared_receipt(run.storage, 0, part) and
                    prepared_receipt(run.storage, 0, part).last for part in range(3))  # type: ignore[union-attr]  # fmt: skip
+
+
+def test_what_an_answer_is_read_with_travels_beside_the_row(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "tools": tools,
+        "tool_choice": "required",
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    settings = {"model__tool_call_parser": "hermes", "input__format": "openai-batch"}
+    (row,) = prepared(tmp_path, [line], **settings)
+    assert row["error_code"] is None, row["error"]
+    assert json.loads(row["extras"]) == {
+        "forced_call": "",
+        "tools": tools,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
