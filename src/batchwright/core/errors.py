@@ -156,6 +156,7 @@ FAILURE_CODES: dict[str, str] = {
     "aborted": "The engine ended the request without an answer.",
     "engine_error": "The engine failed on this request; the message is the engine's own.",
     "bad_embedding": "The vector holds a number that is not finite: a fault of model or precision.",
+    "bad_score": "A score is not a finite number: a fault of model or precision.",
 }
 
 # Notes on a row that runs all the same.
@@ -163,6 +164,7 @@ WARNING_CODES: dict[str, str] = {
     "special_tokens": "The row's own text holds the spelling of a special token.",
     "blank_prompt": "The prompt is only white space or invisible characters.",
     "empty_answer": "The model ended at once: the answer is empty.",
+    "document_skipped": "A document of the row's list is missing, empty or too long: its score is null.",
     "model_ignored": "The row names another model; the job's model answers.",
 }
 

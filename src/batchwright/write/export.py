@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
-from batchwright.core.vectors import EmbeddingSettings
+from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.write.files import JsonlWriter, ParquetWriter, ResultFolder, ResultWriter
 from batchwright.write.json_input import mixed_numbers, wide_integers
 from batchwright.write.merge import PartStorage, input_arrays, windows
@@ -37,7 +37,7 @@ def export_results(
     columns: Columns,
     target_file_bytes: int,
     total_rows: int,
-    embedding: EmbeddingSettings | None = None,
+    task: TaskSettings = GENERATE,
 ) -> list[Path]:
     """Write every row of the input exactly once, in order, and return the files.
 
@@ -56,7 +56,7 @@ def export_results(
         columns: the input's own columns to keep.
         target_file_bytes: a file is closed once it has this size.
         total_rows: rows of the input.
-        embedding: the vectors of an embedding task.
+        task: which says what the results have in the place of a text.
 
     Raises:
         VerifyError: a row has no result or more than one.
@@ -66,10 +66,10 @@ def export_results(
     numbers = mixed_numbers(column_kinds) if typed else []
     rejected = list(rejected) if numbers and isinstance(rejected, Iterator) else rejected
     wide = wide_integers(_all_inputs(parts, rejected, storage), numbers) if numbers else set()
-    shape = make_shape(input_type, column_kinds, wide, columns, embedding)
+    shape = make_shape(input_type, column_kinds, wide, columns, task)
     folder = ResultFolder(out_dir, f".{format}")
     writer = _WRITERS[format](folder, shape, target_file_bytes)
-    schema = part_schema(input_type, embedding)
+    schema = part_schema(input_type, task)
     with _closed_or_aborted(writer), folder.scratch() as scratch:
         for window in windows(parts, rejected, storage, schema, total_rows, scratch):
             writer.add(window)
