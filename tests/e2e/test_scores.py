@@ -34,7 +34,7 @@ FLOAT32 = {"model__dtype": "float32"}
 class Case(NamedTuple):
     """A model with its rows, and how its job says what is asked."""
 
-    make: Callable[[Path], Path]
+    make: Callable[[Path, Path], Path]
     rows: list[Row]
     settings: dict[str, Any]
 
@@ -61,46 +61,48 @@ STEPS: list[Row] = [
 
 CASES = {
     "classify": Case(
-        lambda at: make_bert_head(at, LABELS), TEXTS,
+        lambda at, _: make_bert_head(at, LABELS), TEXTS,
         {"task": "classify", "prompt__column": "text"},
     ),
     "several labels": Case(
-        lambda at: make_bert_head(at, LABELS, problem_type="multi_label_classification"), TEXTS,
+        lambda at, _: make_bert_head(at, LABELS, problem_type="multi_label_classification"), TEXTS,
         {"task": "classify", "prompt__column": "text"},
     ),
     "decoder": Case(
-        lambda at: make_qwen_head(at, LABELS), TEXTS[:8],
+        lambda at, body: make_qwen_head(at, body, LABELS), TEXTS[:8],
         {"task": "classify", "prompt__column": "text", "scoring__raw": True},
     ),
     "pairs": Case(
-        lambda at: make_bert_head(at, ["relevant"], seed=3), [*PAIRS, *BAD_PAIRS, *LISTS],
+        lambda at, _: make_bert_head(at, ["relevant"], seed=3), [*PAIRS, *BAD_PAIRS, *LISTS],
         {"task": "score", "run__repeat_once": True},
     ),
     "cut pairs": Case(
-        lambda at: make_bert_head(at, ["relevant"], seed=3), BAD_PAIRS[3:],
+        lambda at, _: make_bert_head(at, ["relevant"], seed=3), BAD_PAIRS[3:],
         {"task": "score", "plan__over_length": "truncate_right", "scoring__raw": True},
     ),
-    "reward": Case(lambda at: make_qwen_head(at, ["reward"]), CHATS, {"task": "reward"}),
-    "reward of tokens": Case(lambda at: make_qwen_reward(at, 1), CHATS, {"task": "reward"}),
+    "reward": Case(lambda at, body: make_qwen_head(at, body, ["reward"]), CHATS, {"task": "reward"}),
+    "reward of tokens": Case(lambda at, body: make_qwen_reward(at, body, 1), CHATS, {"task": "reward"}),
     "reward of steps": Case(
-        lambda at: make_qwen_reward(at, 2), STEPS,
+        lambda at, body: make_qwen_reward(at, body, 2), STEPS,
         {"task": "reward", "prompt__column": "text", "scoring__step_token": STEP_TOKEN},
     ),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> dict[str, tuple[Path, Any]]:
+def made(
+    tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path, tiny_model: Path
+) -> dict[str, tuple[Path, Any]]:
     """Every case's model and the table of its results, from one process with vLLM in it."""
     cases = {
         **CASES,
-        "vectors": Case(lambda at: tiny_bert, [*PAIRS, *BAD_PAIRS, *LISTS], {"task": "score"}),
+        "vectors": Case(lambda *_: tiny_bert, [*PAIRS, *BAD_PAIRS, *LISTS], {"task": "score"}),
     }
     folder = tmp_path_factory.mktemp("scores")
     runs = {}
     for name, case in cases.items():
         at = folder / name.replace(" ", "-")
-        model = case.make(at / "model")
+        model = case.make(at / "model", tiny_model)
         run = small_run(at, case.rows, **EVERY, **FLOAT32, **case.settings, model__name=str(model))
         run.job = Job.model_validate(run.manifest.job)
         run.tokenizer = job_tokenizer(run.job)
