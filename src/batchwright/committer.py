@@ -20,7 +20,7 @@ from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, Tokenizer
 from batchwright.core.records import Chunk, Receipt, Request
 from batchwright.core.structured import constraint_in
-from batchwright.core.vectors import EmbeddingSettings
+from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.finishing import Finisher, Reader, spell_tokens
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import (
@@ -106,7 +106,7 @@ class Committer:
         clock: Clock,
         tokenizer: Tokenizer,
         timings: Timings | None,
-        embedding: EmbeddingSettings | None = None,
+        task: TaskSettings = GENERATE,
         *,
         repeat_once: bool = False,
         reader: Reader | None = None,
@@ -116,7 +116,7 @@ class Committer:
         self._clock = clock
         self._tokenizer = tokenizer
         self._timings = timings
-        self._embedding = embedding
+        self._task = task
         self._repeat_once = repeat_once
         self._finisher = Finisher(tokenizer, reader)
 
@@ -214,8 +214,8 @@ class Committer:
         places = np.array([place[outcome.row] for outcome in outcomes], dtype=np.int64)
         prepared, rows = active.prepared.take(pa.array(places)), active.rows[places]
         own = with_row_ids(prepared, rows)
-        if self._embedding is not None:
-            return build_part(own, rows, outcomes, embedding=self._embedding)
+        if not self._task.makes_text:
+            return build_part(own, rows, outcomes, task=self._task)
         requests = list(make_requests(prepared, rows))
         finished = [
             with_forced_calls(outcome, request.extras)
@@ -245,12 +245,13 @@ def set_copies_apart(
     """
     firsts: list[Request] = []
     copies: dict[int, list[int]] = {}
-    known: dict[tuple[bytes, int, str], int] = {}
+    known: dict[tuple[bytes, int, str, str], int] = {}
     for request in requests:
         first = request.row
         if is_greedy(request.sampling):
             ids = array("i", request.token_ids).tobytes()
-            first = known.setdefault((ids, request.max_tokens, request.sampling), request.row)
+            asked = (ids, request.max_tokens, request.sampling, request.extras)
+            first = known.setdefault(asked, request.row)
         if first == request.row:
             firsts.append(request)
         else:

@@ -68,7 +68,8 @@ class Summary:
 
 def validate(job: Job, stop: threading.Event, say: Callable[[Validation], None]) -> Validation:
     """Check every row without an engine and without a run directory."""
-    return check_rows(survey(job), job, stop, say)
+    manifest = survey(job)
+    return check_rows(manifest, Job.model_validate(manifest.job), stop, say)
 
 
 def profile(
@@ -84,6 +85,8 @@ def profile(
 
     Where a pilot of the job has left its figures in `run_dir`, the lengths of its answers too.
     """
+    if job.task == "score":
+        raise JobError("there is no profile for task: score: a row has several texts")
     manifest = survey(job)
     lengths = profile_rows(
         manifest,
@@ -121,8 +124,8 @@ def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple
         JobError: the run has begun without a pilot.
     """
     check_engine(job)
-    if job.task == "embed":
-        raise JobError("there is no pilot for task: embed yet")
+    if job.task != "generate":
+        raise JobError(f"there is no pilot for task: {job.task} yet")
     if not job.run.pilot_rows:
         raise JobError("run.pilot_rows is 0", "Give the pilot some rows: --rows 1000.")
     wanted = replace(survey(job), pilot_rows=job.run.pilot_rows)
@@ -279,7 +282,7 @@ def _export(
         columns=job.output.columns,
         target_file_bytes=job.output.target_file_mb << 20,
         total_rows=state.counts().rows,
-        embedding=Job.model_validate(manifest.job).embedding_settings(),
+        task=Job.model_validate(manifest.job).task_settings(),
         responses=responses_of(manifest, job, parts, output_format),
     )
 

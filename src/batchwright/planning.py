@@ -59,8 +59,10 @@ def plan_job(job: Job, profile: LengthProfile) -> Plan:
         JobError: the model's config says too little, there is no such card, the model does not
             fit (with the sum), or an engine option cannot work.
     """
-    if job.task == "embed":
-        raise JobError("there is no plan for task: embed: its batches suit themselves to the rows")
+    if job.task != "generate":
+        raise JobError(
+            f"there is no plan for task: {job.task}: its batches suit themselves to the rows"
+        )
     return plan_on(choose_cards(job), job, profile, outputs=profile.outputs)
 
 

@@ -15,9 +15,10 @@ from batchwright.config.job import Job
 from batchwright.constraints.compiler import RowConstraints, job_compiler
 from batchwright.core.errors import RowError
 from batchwright.core.ports import Tokenizer
-from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split
+from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split, TextPair
 from batchwright.core.sampling import PRESETS
 from batchwright.core.schemas import prepared_schema
+from batchwright.inputs import PairPreparer, input_prompt, own_text
 from batchwright.read.batches import note_kinds
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout
@@ -42,6 +43,7 @@ class _Draft:
 
     id: str | None = None
     prompt: Prompt | None = None
+    pair: TextPair | None = None
     sampling: str = "{}"
     max_tokens: int = 0
     extras: str | None = None
@@ -70,7 +72,8 @@ class RowPreparer:
         self._dimensions = (job.embedding.dimensions or 0) if job.task == "embed" else 0
         limits = (manifest.max_model_len, job.plan.over_length)
         self._fitter = Fitter(tokenizer, *limits)
-        self._inputs = InputFitter(tokenizer, *limits) if job.task == "embed" else None
+        self._inputs = None if job.task == "generate" else InputFitter(tokenizer, *limits)
+        self._pairs = PairPreparer(job, tokenizer, limits[0]) if job.task == "score" else None
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
@@ -108,9 +111,13 @@ class RowPreparer:
         else:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
         self._constraints.check(draft.sampling)
-        prompt = self._prompts.build(record)
-        draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
-        draft.extras = self._extras(prompt, draft.extras)
+        if self._pairs is None:
+            prompt = self._prompts.build(record)
+            draft.prompt = input_prompt(self._task, prompt, self._ahead)
+            draft.extras = self._extras(prompt, draft.extras)
+        else:
+            draft.pair = self._pairs.read(record)
+            prompt = own_text(draft.pair)
         if is_blank(prompt):
             draft.warn("blank_prompt")
         if self._find_special(self._prompts.own_text(record, prompt)):
@@ -126,6 +133,9 @@ class RowPreparer:
         return orjson.dumps(extras).decode() if extras else None
 
     def _tokenise(self, drafts: list[_Draft]) -> None:
+        if self._pairs is not None:
+            self._pairs.fit_drafts(drafts)
+            return
         raw: list[_Draft] = []
         chats: list[tuple[_Draft, str]] = []
         for draft in drafts:
@@ -171,7 +181,7 @@ class RowPreparer:
             if prompt.token_ids is not None:
                 check_token_ids(ids, self._tokenizer.vocab_size)
             if self._inputs is not None:
-                fitted = self._inputs.fit(ids)
+                fitted = self._inputs.fit(ids, whole=prompt.messages is not None)
             else:
                 shortest = shortest_answer(draft.sampling)
                 fitted = self._fitter.fit(prompt, ids, draft.max_tokens, shortest)
@@ -310,21 +320,10 @@ def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
     )
 
 
-def input_text(prompt: Prompt, ahead: str) -> Prompt:
-    """What an embedding model reads: the row's text with the job's own ahead. Raises RowError."""
-    if prompt.messages is not None:
-        raise RowError("unsupported", "an embedding is made of text, not of messages")
-    if prompt.text is not None:
-        return Prompt(ahead + prompt.text)
-    if ahead:
-        raise RowError("bad_prompt", "embedding.prompt cannot be put ahead of token ids")
-    return prompt
-
-
 def make_row_sampling(job: Job) -> RowSampling:
     """The job's sampling section, and which columns may override it. Raises JobError."""
-    if job.task == "embed":
-        # A column named like a sampling field is data. A vector follows from its input alone, as a
+    if job.task != "generate":
+        # A column named like a sampling field is data. A score follows from its input alone, as a
         # greedy answer does: `run.repeat_once` looks for that.
         return RowSampling({"temperature": 0.0}, frozenset())
     sampling = job.sampling

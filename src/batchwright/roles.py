@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from batchwright.constraints.backends import CONFIG_OPTION, default_config
 from batchwright.core.errors import BatchwrightError, JobError, Stopped
 from batchwright.core.ports import EngineSettings, Tokenizer
 from batchwright.core.records import Split
+from batchwright.core.tasks import TaskSettings
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
 from batchwright.engines.reading import AnswerReader, ReaderSettings
@@ -153,8 +155,21 @@ def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> Engin
         eos_token_ids=tokenizer.eos_token_ids,
         vocab_size=tokenizer.vocab_size,
         options=options,
-        embedding=job.embedding_settings(),
+        task=with_step_token(job.task_settings(), job.scoring.step_token, tokenizer),
     )
+
+
+def with_step_token(task: TaskSettings, spelled: str | None, tokenizer: Tokenizer) -> TaskSettings:
+    """The task with the id of the token that ends a step. Raises JobError."""
+    if task.method != "steps" or spelled is None:
+        return task
+    (ids,) = tokenizer.encode([spelled], add_special_tokens=False)
+    if len(ids) != 1:
+        raise JobError(
+            f"scoring.step_token {spelled!r} is {len(ids)} tokens, not one",
+            "Name the token that the model was trained to find at the end of each step.",
+        )
+    return replace(task, step_token_id=ids[0])
 
 
 def num_replicas(manifest: Manifest, job: Job) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 import batchwright
-from batchwright.config.job import Embedding, Job, Sampling
+from batchwright.config.job import Embedding, Job, PromptSource, Sampling, Scoring, Section
 from batchwright.constraints.compiler import job_compiler
 from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
@@ -18,16 +18,18 @@ from batchwright.core.ports import Tokenizer
 from batchwright.core.records import SourceFile
 from batchwright.core.structured import constraint_of
 from batchwright.engines.vllm_setup import check_model
+from batchwright.inputs import make_pair_reader
 from batchwright.prepare import make_prompt_builder, make_row_sampling
 from batchwright.read.files import list_files
 from batchwright.read.rows import has_rows, input_type, peek
 from batchwright.read.sniff import detect_format
 from batchwright.read.splits import cut_splits
-from batchwright.roles import job_tokenizer
+from batchwright.roles import job_tokenizer, with_step_token
 from batchwright.rundir.manifest import Manifest, encode_input_type
 from batchwright.tokens.context import context_length
 from batchwright.tokens.load import read_chat_template
 from batchwright.tokens.pooling import input_length, resolve_embedding
+from batchwright.tokens.scoring import resolve_scoring
 from batchwright.validate.embedding_body import wanted_dimensions
 from batchwright.validate.envelope import task_of
 
@@ -55,6 +57,9 @@ def survey(job: Job) -> Manifest:
     tokenizer = job_tokenizer(job)
     if job.task == "embed":
         job = resolve_embedding(job)
+    elif job.task != "generate":
+        job = resolve_scoring(job)
+        with_step_token(job.task_settings(), job.scoring.step_token, tokenizer)
 
     make_row_sampling(job)
     check_constraint(job)
@@ -128,36 +133,66 @@ def check_engine(job: Job) -> None:
 
 def check_task(job: Job) -> None:
     """Refuse settings that the task has no use for: they would be dropped in silence."""
-    embeds = job.task == "embed"
-    if job.engine.kind == "torch" and not embeds:
+    if job.engine.kind == "torch" and job.task != "embed":
         raise JobError(
             "the torch engine makes embeddings only", "Set task: embed, or use engine.kind: vllm."
         )
-    if not embeds:
-        if job.embedding != Embedding():
-            raise JobError("the section embedding is for task: embed", "Set task, or remove it.")
-        return
+    if job.task not in ("embed", "score") and job.embedding != Embedding():
+        raise JobError(
+            "the section embedding is for task: embed (and score)", "Set task, or remove it."
+        )
+    if job.embedding.prompt is not None and job.embedding.prompt_name is not None:
+        raise JobError("embedding: give one of prompt and prompt_name")
+    if job.task in ("generate", "embed"):
+        if job.scoring != Scoring():
+            raise JobError(
+                "the section scoring is for task: classify, score and reward",
+                "Set task, or remove it.",
+            )
+        if job.task == "generate":
+            return
+    _check_without_answers(job)
+
+
+def _check_without_answers(job: Job) -> None:
+    """What no task has a use for that makes no text."""
+    task = job.task
     if job.plan.max_hours is not None or job.plan.max_usd is not None:
         raise JobError(
-            "plan.max_hours and max_usd need a pilot, and there is none for task: embed yet",
+            f"plan.max_hours and max_usd need a pilot, and there is none for task: {task} yet",
             "Remove them; `batchwright status` shows the rate while the job runs.",
         )
     if job.sampling != Sampling():
         raise JobError(
-            "task: embed samples nothing", "Remove the section sampling, --max-tokens too."
+            f"task: {task} samples nothing", "Remove the section sampling, --max-tokens too."
         )
     source = job.prompt
-    if source.messages or source.system or source.examples or source.chat:
+    if source.system or source.examples or source.chat or (source.messages and task == "embed"):
         raise JobError(
-            "task: embed reads plain text: prompt.messages, system, examples and chat are for "
+            f"task: {task} reads plain text: prompt.messages, system, examples and chat are for "
+            "generated answers"
+            if task == "embed"
+            else f"task: {task} reads texts as they are: prompt.system, examples and chat are for "
             "generated answers",
-            "An instruction ahead of each input goes into embedding.prompt.",
+            "An instruction ahead of each input goes into embedding.prompt."
+            if task == "embed"
+            else "Put an instruction into prompt.template.",
+        )
+    if task == "score" and source != PromptSource():
+        raise JobError(
+            "task: score reads the columns of the section scoring, and no prompt",
+            "Remove the section prompt; set scoring.query and scoring.document.",
+        )
+    if task == "score" and (job.embedding.prompt or job.embedding.prompt_name):
+        raise JobError(
+            "embedding.prompt is for task: embed",
+            "Texts ahead of a query and a document are scoring.query_prompt and document_prompt.",
         )
 
 
 def wants_chat(job: Job, tokenizer: Tokenizer) -> bool:
     """Whether column and template prompts are sent as chat messages."""
-    if job.task == "embed":
+    if job.task != "generate":
         return False
     asked = job.prompt.chat
     if (asked or job.prompt.messages) and not tokenizer.has_chat_template:
@@ -188,7 +223,7 @@ def choose_id_column(asked: str, input_format: str, first_rows: Sequence[dict[st
 
 def choose_max_model_len(job: Job) -> int:
     """Prompt and output tokens of one row at most."""
-    if job.task == "embed":
+    if job.task != "generate":
         own = input_length(job)
     else:
         own = context_length(job.model.name, job.model.revision) if job.model.name else None
@@ -213,6 +248,9 @@ def _check_prompt(
     envelopes: bool,
 ) -> None:
     """If not one of the first rows has what the prompt needs, the job is wrong, not the rows."""
+    if job.task == "score":
+        _check_pairs(job, first_rows)
+        return
     builder = make_prompt_builder(job, chat=chat)
     if envelopes or not first_rows:
         return
@@ -236,6 +274,26 @@ def _check_prompt(
         )
 
 
+def _check_pairs(job: Job, first_rows: Sequence[dict[str, Any]]) -> None:
+    """The same of the columns of a scoring task."""
+    reader = make_pair_reader(job)
+    problems = []
+    for row in first_rows:
+        try:
+            reader.read(row)
+        except RowError as problem:
+            problems.append(problem)
+        else:
+            return
+    if problems and all(problem.code == "missing_field" for problem in problems):
+        names = sorted({name for row in first_rows for name in row})
+        raise JobError(
+            f"scoring: {problems[0].message} (so in each of the first {len(problems)} rows)",
+            f"The rows have: {', '.join(names)}. Set scoring.query, and scoring.document or "
+            "scoring.documents.",
+        )
+
+
 def _fingerprint(job: Job, files: Sequence[SourceFile], input_format: str) -> dict[str, Any]:
     """What may not change between two starts of a run."""
     template = job.model.chat_template
@@ -252,7 +310,8 @@ def _fingerprint(job: Job, files: Sequence[SourceFile], input_format: str) -> di
         },
         "sampling": job.sampling.model_dump(mode="json", exclude_none=True),
         "task": job.task,
-        "embedding": job.embedding.model_dump(mode="json") if job.task == "embed" else None,
+        "embedding": _section(job.embedding, shown=job.task in ("embed", "score")),
+        "scoring": _section(job.scoring, shown=job.task in ("classify", "score", "reward")),
         "plan": {
             "over_length": job.plan.over_length,
             # Unless asked for it is what the first start chose, and stays so.
@@ -260,6 +319,10 @@ def _fingerprint(job: Job, files: Sequence[SourceFile], input_format: str) -> di
         },
         "engine": {"kind": job.engine.kind},
     }
+
+
+def _section(section: Section, *, shown: bool) -> dict[str, Any] | None:
+    return section.model_dump(mode="json") if shown else None
 
 
 def _tools() -> dict[str, str]:

@@ -7,8 +7,8 @@ ENGINES = {
     "fake": "batchwright.engines.fake:FakeEngine",
 }
 
-# Engines that make vectors.
-EMBEDDERS = {
+# Engines that make vectors, labels and scores.
+POOLERS = {
     "vllm": "batchwright.engines.vllm_pooling:VllmPoolingEngine",
     "torch": "batchwright.engines.torch_encoder:TorchEncoder",
     "fake": "batchwright.engines.fake:FakeEngine",
@@ -17,4 +17,4 @@ EMBEDDERS = {
 
 def engine_target(kind: str, task: str = "generate") -> str:
     """`module:Class` of an engine, for the process that will load it."""
-    return (EMBEDDERS if task == "embed" else ENGINES)[kind]
+    return (ENGINES if task == "generate" else POOLERS)[kind]

@@ -76,7 +76,7 @@ class Worker:
         self._telemetry = Telemetry(storage, name, clock)
         self._timings = timings
         self._committer = Committer(
-            storage, name, clock, tokenizer, self._timings, job.embedding_settings(),
+            storage, name, clock, tokenizer, self._timings, job.task_settings(),
             repeat_once=job.run.repeat_once, reader=reader,
         )  # fmt: skip
         self._conformer = Conformer(Finisher(tokenizer, reader), job.sampling.schema_retries)

@@ -17,6 +17,7 @@ from batchwright.core.errors import EngineDied
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Engine, EngineSettings
 from batchwright.core.records import Request
+from batchwright.core.tasks import TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.process import EngineProcess
@@ -42,8 +43,8 @@ def settings(kind: str, model: Path | str, vocab_size: int) -> EngineSettings:
         "torch": {"max_batch_tokens": 512},
         "vllm": {"dtype": "float32"},
     }[kind]
-    embedding = EmbeddingSettings("mean", DIMENSIONS)
-    return EngineSettings(kind, str(model), 64, CONTEXT, (), vocab_size, options, embedding)
+    task = TaskSettings("embed", EmbeddingSettings("mean", DIMENSIONS))
+    return EngineSettings(kind, str(model), 64, CONTEXT, (), vocab_size, options, task)
 
 
 @pytest.fixture(

@@ -39,7 +39,7 @@ def test_the_manifest_holds_what_the_model_decides(tiny_bert: Path, tmp_path: Pa
     assert (run.manifest.max_model_len, run.manifest.chat) == (CONTEXT, False)
     assert run.manifest.fingerprint["embedding"]["dimensions"] == HIDDEN
     settings = engine_settings(run.manifest, resolved, run.tokenizer)
-    assert settings.embedding == resolved.embedding_settings()
+    assert settings.task == resolved.task_settings()
     assert settings.embedding is not None
     assert settings.embedding.width_bytes == HIDDEN * 4
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from batchwright.core.sampling import PresetName, SamplingFields
+from batchwright.core.tasks import ScoreMethod, TaskName, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings, VectorDtype
 
 InputFormat = Literal["auto", "jsonl", "csv", "parquet", "json", "openai-batch"]
@@ -111,7 +112,7 @@ class Sampling(SamplingFields):
 
 
 class Embedding(Section):
-    """What the vectors of `task: embed` are like."""
+    """What the vectors of `task: embed` are like, and those that `task: score` compares."""
 
     dimensions: Annotated[int | None, Field(ge=1, le=65536)] = None
     """Only the first so many numbers of each vector, for models trained for that (Matryoshka).
@@ -124,7 +125,39 @@ class Embedding(Section):
     dtype: VectorDtype = "float32"
     """Type of the numbers in the results."""
     prompt: str | None = None
-    """Text put ahead of each input, such as `query: ` or an instruction."""
+    """Text put ahead of each input, such as `query: ` or an instruction. Unset: the prompt that
+    the model names as its default, if it does."""
+    prompt_name: str | None = None
+    """In place of `prompt`, one of the prompts in the model's own
+    `config_sentence_transformers.json`, by its name (`query`, `document`, …)."""
+
+
+class Scoring(Section):
+    """How `task: classify`, `score` and `reward` read a row, and what they tell of it."""
+
+    query: str = "query"
+    """Column with the first text of `task: score`."""
+    document: str = "document"
+    """Column with the second."""
+    documents: str = "documents"
+    """Column with a list of texts, each of which is scored against the query."""
+    query_prompt: str | None = None
+    """Text put ahead of each query. Unset: with vectors, the model's own prompt `query`."""
+    document_prompt: str | None = None
+    """Text put ahead of each document. Unset: with vectors, the model's own prompt `document`,
+    `passage` or `corpus`."""
+    method: Literal["auto"] | ScoreMethod = "auto"
+    """`head`: by a classification head; `vectors`: the cosine of two embeddings (`score`);
+    `tokens`: a value per token, of which the last counts (`reward`); `steps`: a value per step
+    (`reward`). `auto`: as the model's architecture says."""
+    labels: list[str] | None = None
+    """Names of what `task: classify` tells apart, in the order of the model's outputs. Unset: the
+    model's `id2label`."""
+    raw: bool | None = None
+    """Scores as the model's head gives them, and not as probabilities. Unset: only for rewards,
+    those of steps apart."""
+    step_token: str | None = None
+    """The token that ends each step of a process reward model, such as `<extra_0>`."""
 
 
 class Output(Section):
@@ -145,7 +178,7 @@ class Engine(Section):
     """What makes the tokens."""
 
     kind: Literal["vllm", "torch", "fake"] = "vllm"
-    """`vllm`; `torch` for embeddings by small encoders (BERT and its kin), which it runs faster; or
+    """`vllm`; `torch` for `task: embed` by small encoders (BERT and its kin), which it runs faster; or
     `fake` for a dry run without a model."""
     options: dict[str, Any] = {}
     """Passed to the engine by its own names (`max_model_len`, `gpu_memory_utilization`, …)."""
@@ -235,12 +268,15 @@ class Job(Section):
     """How a row becomes a prompt."""
     model: Model = Model()
     """Which model answers."""
-    task: Literal["generate", "embed"] = "generate"
-    """What is asked of the model: an answer, or one vector per row."""
+    task: TaskName = "generate"
+    """What is asked of the model: an answer (`generate`), one vector per row (`embed`), a label
+    (`classify`), how well texts belong together (`score`), or how good a text is (`reward`)."""
     sampling: Sampling = Sampling()
     """How tokens are chosen."""
     embedding: Embedding = Embedding()
-    """What the vectors of `task: embed` are like."""
+    """What the vectors of `task: embed` are like, and those that `task: score` compares."""
+    scoring: Scoring = Scoring()
+    """How `task: classify`, `score` and `reward` read a row, and what they tell of it."""
     output: Output = Output()
     """What the results look like."""
     engine: Engine = Engine()
@@ -252,14 +288,27 @@ class Job(Section):
     run: Run = Run()
     """How the work is cut, spread and judged."""
 
-    def embedding_settings(self) -> EmbeddingSettings | None:
-        """The vectors that this job makes; None if it makes text.
+    def task_settings(self) -> TaskSettings:
+        """What becomes of each row.
 
         Only of a job that went through the survey, which fills in what the model decides.
         """
+        if self.task == "generate":
+            return TaskSettings()
+        if self.task == "embed":
+            return TaskSettings("embed", self._vectors())
+        method = self.scoring.method
+        assert method != "auto", "the survey reads it from the model"
+        return TaskSettings(
+            self.task,
+            self._vectors() if method == "vectors" else None,
+            method,
+            tuple(self.scoring.labels or ()),
+            bool(self.scoring.raw),
+        )
+
+    def _vectors(self) -> EmbeddingSettings:
         wanted = self.embedding
-        if self.task != "embed":
-            return None
         assert wanted.pooling != "auto", "the survey reads it from the model"
         assert wanted.dimensions is not None, "the survey reads it from the model"
         return EmbeddingSettings(wanted.pooling, wanted.dimensions, wanted.normalize, wanted.dtype)

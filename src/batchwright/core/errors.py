@@ -158,6 +158,7 @@ FAILURE_CODES: dict[str, str] = {
     "engine_error": "The engine failed on this request; the message is the engine's own.",
     "invalid_output": "The answer does not keep to `structured_outputs`; its raw text is kept.",
     "bad_embedding": "The vector holds a number that is not finite: a fault of model or precision.",
+    "bad_score": "A score is not a finite number: a fault of model or precision.",
 }
 
 # Notes on a row that runs all the same.
@@ -165,6 +166,7 @@ WARNING_CODES: dict[str, str] = {
     "special_tokens": "The row's own text holds the spelling of a special token.",
     "blank_prompt": "The prompt is only white space or invisible characters.",
     "empty_answer": "The model ended at once: the answer is empty.",
+    "document_skipped": "A document of the row's list is missing, empty or too long: its score is null.",
     "model_ignored": "The row names another model; the job's model answers.",
 }
 

@@ -43,7 +43,9 @@ class More(NamedTuple):
         prompt_tokens: as counted by an engine that has its own tokenizer.
         completion_tokens: likewise, of all samples together.
         label: of a classification.
-        scores: of a classification one per label, of a scoring task one per text.
+        score: of the label, the pair or the whole input.
+        scores: of a classification one per label, of a rerank one per document (None for one that
+            could not be read), of a process reward one per step.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -54,7 +56,8 @@ class More(NamedTuple):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     label: str | None = None
-    scores: tuple[float, ...] | None = None
+    score: float | None = None
+    scores: tuple[float | None, ...] | None = None
 
 
 class Outcome(NamedTuple):

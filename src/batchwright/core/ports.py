@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Prompt, Request
+from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 
 
@@ -22,7 +23,7 @@ class EngineSettings:
         eos_token_ids: ids that end an answer, besides those that a request names.
         max_num_seqs: rows that run at the same time at most.
         max_model_len: prompt and output tokens of one row at most.
-        embedding: the vectors that an embedding task wants; None where text is generated.
+        task: what is asked of the model.
     """
 
     kind: str
@@ -32,7 +33,12 @@ class EngineSettings:
     eos_token_ids: tuple[int, ...] = ()
     vocab_size: int = 0
     options: dict[str, Any] = field(default_factory=dict)
-    embedding: EmbeddingSettings | None = None
+    task: TaskSettings = GENERATE
+
+    @property
+    def embedding(self) -> EmbeddingSettings | None:
+        """The vectors that the model makes; None where it makes something else."""
+        return self.task.embedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,19 @@ class Engine(Protocol):
         """Free everything. May be called twice."""
 
 
+class PairEnds(NamedTuple):
+    """Token ids ahead of, between and after two texts that a model reads together.
+
+    `typed` says whether the model is told which tokens belong to the second text: those and the
+    ids after them have the type 1, all others 0.
+    """
+
+    head: list[int]
+    middle: list[int]
+    tail: list[int]
+    typed: bool
+
+
 class Tokenizer(Protocol):
     """Text to token ids and back, in batches."""
 
@@ -113,6 +132,10 @@ class Tokenizer(Protocol):
     @property
     def special_ends(self) -> tuple[list[int], list[int]]:
         """The ids that the model wants ahead of a raw text and after it: BOS, [CLS] … [SEP]."""
+
+    @property
+    def pair_ends(self) -> PairEnds:
+        """What the model wants around two texts that it reads together."""
 
     @property
     def has_chat_template(self) -> bool:

@@ -73,6 +73,18 @@ class Prompt(NamedTuple):
     template_kwargs: dict[str, Any] | None = None
 
 
+class TextPair(NamedTuple):
+    """What a valid row of a scoring task asks: how well each document belongs to the query.
+
+    `documents` holds None for one that is missing. `listed` says that the row brought a list, and
+    so gets one.
+    """
+
+    query: str
+    documents: tuple[str | None, ...]
+    listed: bool
+
+
 class Request(NamedTuple):
     """A valid row made ready for an engine.
 

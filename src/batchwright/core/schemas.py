@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import orjson
 import pyarrow as pa
 
+from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 
 FORMAT_VERSION = 2  # 2: extras in prepared parts; choices to logprobs in results
@@ -102,7 +104,17 @@ CONTRACT_NAMES = tuple(field.name for field in CONTRACT)
 
 EMBEDDING = "embedding"
 
-# What says something of generated text only; in its place an embedding task has the vector.
+# What a task that makes scores has in the place of a text.
+SCORES = [
+    pa.field("label", pa.string()),
+    pa.field("score", pa.float64()),
+    pa.field("scores", pa.list_(pa.float64())),
+]
+
+# In the schema of classifications: the labels as JSON, in the order of `scores`.
+LABELS_KEY = "batchwright.labels"
+
+# What says something of generated text only; other tasks have their own columns in its place.
 _OF_TEXT = frozenset(
     {"text", "finish_reason", "stop_reason", "completion_tokens", "cached_tokens", "reasoning",
      "tool_calls", "parsed", "choices", "logprobs"}
@@ -111,8 +123,16 @@ _OF_TEXT = frozenset(
 INPUT_COLUMN = "input"
 
 
-def _version(schema: pa.Schema) -> pa.Schema:
-    return schema.with_metadata({"batchwright.format": str(FORMAT_VERSION)})
+def _version(schema: pa.Schema, task: TaskSettings = GENERATE) -> pa.Schema:
+    return schema.with_metadata(schema_metadata(task))
+
+
+def schema_metadata(task: TaskSettings) -> dict[str, str]:
+    """What the files of a task say of themselves."""
+    said = {"batchwright.format": str(FORMAT_VERSION)}
+    if task.labels:
+        said[LABELS_KEY] = orjson.dumps(task.labels).decode()
+    return said
 
 
 def prepared_schema(input_type: pa.DataType) -> pa.Schema:
@@ -126,34 +146,36 @@ def vector_type(embedding: EmbeddingSettings) -> pa.DataType:
     return pa.list_(kind, embedding.dimensions)
 
 
-def contract(embedding: EmbeddingSettings | None) -> list[pa.Field]:
-    """The contract of a task: the same columns in all its results, before the first row is known.
-
-    Args:
-        embedding: the vectors of an embedding task; None where text is generated.
-    """
-    if embedding is None:
+def contract(task: TaskSettings) -> list[pa.Field]:
+    """The contract of a task: the same columns in all its results, before the first row is known."""
+    if task.makes_text:
         return list(CONTRACT)
     fields = []
     for field in CONTRACT:
         if field.name == "text":
-            fields.append(pa.field(EMBEDDING, vector_type(embedding)))
+            fields += _in_place_of_text(task)
         elif field.name not in _OF_TEXT:
             fields.append(field)
     return fields
 
 
-def part_schema(input_type: pa.DataType, embedding: EmbeddingSettings | None = None) -> pa.Schema:
+def _in_place_of_text(task: TaskSettings) -> list[pa.Field]:
+    if task.vectors is not None:
+        return [pa.field(EMBEDDING, vector_type(task.vectors))]
+    return [field for field in SCORES if field.name != "label" or task.name == "classify"]
+
+
+def part_schema(input_type: pa.DataType, task: TaskSettings = GENERATE) -> pa.Schema:
     """Schema of an output part: the contract, with the input's own columns in `input`.
 
     A part holds a vector as its bytes: Parquet writes and reads those 6 to 12 times faster than
     lists of numbers.
     """
-    fields = contract(embedding)
-    if embedding is not None:
-        stored = pa.field(EMBEDDING, pa.binary(embedding.width_bytes))
+    fields = contract(task)
+    if task.vectors is not None:
+        stored = pa.field(EMBEDDING, pa.binary(task.vectors.width_bytes))
         fields = [stored if field.name == EMBEDDING else field for field in fields]
-    return _version(pa.schema([*fields, pa.field(INPUT_COLUMN, input_type)]))
+    return _version(pa.schema([*fields, pa.field(INPUT_COLUMN, input_type)]), task)
 
 
 def output_name(column: str, taken: Collection[str] = CONTRACT_NAMES) -> str:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from batchwright.core.errors import JobError
 from batchwright.core.outcomes import Outcome
+from batchwright.core.pieces import pieces_of
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.fake_answers import (
@@ -23,6 +24,7 @@ from batchwright.engines.fake_answers import (
     parse_sampling,
 )
 from batchwright.engines.options import refuse_unknown
+from batchwright.engines.pooled import made_up_scores
 from batchwright.engines.vectors import made_up_vectors, vector_outcomes
 
 ROW_SETS = ("refuse_rows", "abort_rows", "hang_rows", "hang_engine_rows", "kill_rows")
@@ -168,9 +170,10 @@ class FakeEngine:
             return "the prompt is empty"
         if max(ids) >= vocab_size or min(ids) < 0:
             return f"a token id lies outside the vocabulary of {vocab_size}"
-        room = 0 if self._settings.embedding is not None else 1
-        if len(ids) + room > self._settings.max_model_len:
-            return f"the prompt has {len(ids)} tokens of {self._settings.max_model_len} allowed"
+        task = self._settings.task
+        length = max(pieces_of(request).lengths) if task.makes_scores else len(ids)
+        if length + (1 if task.makes_text else 0) > self._settings.max_model_len:
+            return f"the prompt has {length} tokens of {self._settings.max_model_len} allowed"
         if request.sampling not in self._sampling:
             try:
                 self._sampling[request.sampling] = parse_sampling(request.sampling)
@@ -191,7 +194,7 @@ class FakeEngine:
         if not ready:
             time.sleep(0.001)  # only hanging rows are left: a real engine would not spin either
         ready = ready[: options.rows_per_step or None]
-        outcomes = self._embed(ready) or [self._answer(request) for request in ready]
+        outcomes = self._pool(ready) or [self._answer(request) for request in ready]
         for outcome in outcomes:
             self._prompt_tokens += len(self._queue.pop(outcome.row).token_ids)
             self._output_tokens += outcome.num_output_tokens
@@ -240,9 +243,12 @@ class FakeEngine:
         self._resident_tokens = whole
         return fitting
 
-    def _embed(self, requests: list[Request]) -> list[Outcome]:
-        """Vectors made up from the prompts; nothing where text is wanted."""
-        embedding = self._settings.embedding
+    def _pool(self, requests: list[Request]) -> list[Outcome]:
+        """Vectors or scores made up from the prompts; nothing where text is wanted."""
+        task = self._settings.task
+        if task.makes_scores:
+            return made_up_scores(requests, task)
+        embedding = task.vectors
         if embedding is None or not requests:
             return []
         vectors = made_up_vectors([request.token_ids for request in requests], embedding)

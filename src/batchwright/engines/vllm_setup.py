@@ -135,7 +135,7 @@ def engine_arguments(
     if on_cpu:
         defaults["enforce_eager"] = True  # compiling takes longer than small jobs gain
         defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
-    elif "watermark" in known and settings.embedding is None:
+    elif "watermark" in known and settings.task.makes_text:
         defaults["watermark"] = KV_WATERMARK
     own = {*OWN_OPTIONS, *SETTINGS_OPTIONS}
     given = {name: value for name, value in settings.options.items() if name not in own}

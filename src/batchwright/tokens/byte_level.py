@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from batchwright.core.ports import PairEnds
 from batchwright.core.records import Prompt
 from batchwright.tokens.chat import check_last_role
 
@@ -37,6 +38,11 @@ class ByteTokenizer:
         return [], []
 
     @property
+    def pair_ends(self) -> PairEnds:
+        """None."""
+        return PairEnds([], [], [], typed=False)
+
+    @property
     def has_chat_template(self) -> bool:
         """True, so that a dry run takes chat data."""
         return True
@@ -46,7 +52,10 @@ class ByteTokenizer:
         messages = prompt.messages or []
         check_last_role(prompt)
         lines = [f"{message['role']}: {message['content']}\n" for message in messages]
-        if (prompt.template_kwargs or {}).get("continue_final_message"):
+        kwargs = prompt.template_kwargs or {}
+        if kwargs.get("add_generation_prompt") is False:
+            return "".join(lines)
+        if kwargs.get("continue_final_message"):
             return "".join(lines).removesuffix("\n")
         return "".join([*lines, "assistant:"])
 

@@ -67,7 +67,10 @@ class ChatTemplate:
 def check_last_role(prompt: Prompt) -> None:
     """Refuse a last message of the assistant, unless the model is asked to go on with it."""
     messages = prompt.messages or []
-    going_on = bool((prompt.template_kwargs or {}).get("continue_final_message"))
+    kwargs = prompt.template_kwargs or {}
+    if kwargs.get("add_generation_prompt") is False:
+        return  # no answer is asked for: the conversation itself is judged
+    going_on = bool(kwargs.get("continue_final_message"))
     if messages and (messages[-1]["role"] == "assistant") != going_on:
         end = "an assistant message"
         if going_on:

@@ -37,7 +37,7 @@ class _Parts(NamedTuple):
 
 
 class InputFitter:
-    """Makes the inputs of an embedding model fit: no answer follows, and special tokens stay."""
+    """Makes inputs fit that no answer follows: vectors and scores. Special tokens stay."""
 
     def __init__(self, tokenizer: Tokenizer, limit: int, over_length: OverLength) -> None:
         self._tokenizer = tokenizer
@@ -73,8 +73,12 @@ class InputFitter:
             tail = []
         return [*head, *ids, *tail] if head or tail else ids
 
-    def fit(self, ids: list[int]) -> Fitted:
+    def fit(self, ids: list[int], *, whole: bool = False) -> Fitted:
         """Fit an input into the limit, special tokens included.
+
+        Args:
+            ids: of the input.
+            whole: it may not be cut, whatever the job says.
 
         Raises:
             RowError: `prompt_too_long`.
@@ -84,7 +88,7 @@ class InputFitter:
         head = self._head if ids[: len(self._head)] == self._head else []
         tail = self._tail if ids[len(ids) - len(self._tail) :] == self._tail else []
         room = self._limit - len(head) - len(tail)
-        if self._over_length == "reject" or room < 1:
+        if whole or self._over_length == "reject" or room < 1:
             raise RowError(
                 "prompt_too_long",
                 f"the input has {len(ids)} tokens; the model reads {self._limit} at most",

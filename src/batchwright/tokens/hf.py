@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from batchwright.core.errors import JobError
+from batchwright.core.ports import PairEnds
 from batchwright.core.records import Prompt
 from batchwright.tokens import files
 from batchwright.tokens.chat import ChatTemplate
@@ -29,6 +30,9 @@ class HfTokenizer:
         self._needs_context = self._strips_first_space()
         self._eos_token_ids = _eos_token_ids(tokenizer, configs)
         self._special_tokens = _special_tokens(tokenizer)
+        # A model of one type has no use for them, and vLLM no place.
+        types = [config.get("type_vocab_size") for config in configs]
+        self._has_types = any(type(count) is int and count > 1 for count in types)
         sizes = (config.get("vocab_size") for config in files.with_text_config(configs))
         self._vocab_size = max(len(tokenizer), *(n for n in sizes if type(n) is int), 0)
 
@@ -93,6 +97,11 @@ class HfTokenizer:
         return self._prefix, self._suffix
 
     @property
+    def pair_ends(self) -> PairEnds:
+        """What the tokenizer puts around two texts by default, and whether it types them."""
+        return self._find_pair_ends()
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether `render_chat` can work."""
         return bool(self._chat)
@@ -155,12 +164,34 @@ class HfTokenizer:
                 return full[:start], full[start + len(bare) :]
         return [], []
 
+    def _find_pair_ends(self) -> PairEnds:
+        """Two different texts show where each of them stands between the special tokens."""
+        first, second = self._encode(["a", "b"], add_special_tokens=False)
+        full = list(self._tokenizer("a", "b")["input_ids"])
+        typed = self._has_types and "token_type_ids" in self._tokenizer.model_input_names
+        start = _find(full, first, 0)
+        again = _find(full, second, start + len(first))
+        if not first or not second or start < 0 or again < 0:
+            raise JobError(
+                "the tokenizer does not show how it puts two texts together",
+                "task: score needs a tokenizer that does.",
+            )
+        return PairEnds(
+            full[:start], full[start + len(first) : again], full[again + len(second) :], typed
+        )
+
     def _strips_first_space(self) -> bool:
         """Whether decoding drops the space ahead of a first word (Llama-2's SentencePiece)."""
         (ids,) = self._encode(["a the"], add_special_tokens=False)
         word = ids[-1:]
         twice, once = self._decode([word * 2, word])
         return twice != once * 2
+
+
+def _find(ids: list[int], part: list[int], start: int) -> int:
+    """Where `part` stands in `ids` at or after `start`; -1 if nowhere."""
+    places = range(max(start, 0), len(ids) - len(part) + 1)
+    return next((at for at in places if ids[at : at + len(part)] == part), -1)
 
 
 def _cut(text: str, head: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from batchwright.config.job import Job
@@ -31,12 +33,16 @@ class EmbeddingModel(NamedTuple):
         named_pooling: what they say, for a message; empty if nothing.
         dimensions: numbers per vector; 0 if unknown.
         layers_after: sentence-transformers modules after the pooling, such as Dense.
+        prompts: texts to be put ahead of an input, by name.
+        default_prompt: name of the one that is meant where none is named.
     """
 
     pooling: Pooling | None
     named_pooling: str
     dimensions: int
     layers_after: tuple[str, ...]
+    prompts: Mapping[str, str] = MappingProxyType({})
+    default_prompt: str = ""
 
 
 _WITHOUT_MODEL = EmbeddingModel("mean", "", FAKE_DIMENSIONS, ())
@@ -74,8 +80,34 @@ def resolve_embedding(job: Job) -> Job:
         raise JobError(
             f"embedding.dimensions is {dimensions}, but the model makes {model.dimensions}"
         )
-    known = asked.model_copy(update={"pooling": pooling, "dimensions": dimensions})
+    known = asked.model_copy(
+        update={
+            "pooling": pooling,
+            "dimensions": dimensions,
+            "prompt": _prompt_of(job, model),
+            "prompt_name": None,
+        }
+    )
     return job.model_copy(update={"embedding": known})
+
+
+def _prompt_of(job: Job, model: EmbeddingModel) -> str | None:
+    """The text ahead of each input: the job's own, or the model's by name. Raises JobError."""
+    asked = job.embedding
+    if job.task != "embed":
+        return None
+    if asked.prompt is not None:
+        return asked.prompt
+    if asked.prompt_name is None:
+        return model.prompts.get(model.default_prompt) or None
+    if asked.prompt_name not in model.prompts:
+        there = ", ".join(map(repr, model.prompts)) or "none"
+        raise JobError(
+            f"embedding.prompt_name is {asked.prompt_name!r}, but {job.model.name or 'no model'} "
+            f"has no such prompt (there are: {there})",
+            "Its config_sentence_transformers.json lists them; embedding.prompt takes a text.",
+        )
+    return model.prompts[asked.prompt_name]
 
 
 def read_embedding_model(job: Job) -> EmbeddingModel:
@@ -97,7 +129,17 @@ def read_embedding_model(job: Job) -> EmbeddingModel:
             dimensions = _first_int([dense], "out_features") or dimensions
         if kind not in ("Transformer", "Pooling", "Normalize"):
             after.append(kind)
-    return EmbeddingModel(pooling, named, dimensions, tuple(after))
+    own = read_json(name, "config_sentence_transformers.json", revision)
+    prompts = own.get("prompts")
+    texts = prompts.items() if isinstance(prompts, dict) else ()
+    return EmbeddingModel(
+        pooling,
+        named,
+        dimensions,
+        tuple(after),
+        {str(key): text for key, text in texts if isinstance(text, str)},
+        str(own.get("default_prompt_name") or ""),
+    )
 
 
 def _pooling_of(settings: dict[str, Any]) -> tuple[Pooling | None, str]:

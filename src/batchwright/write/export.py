@@ -12,7 +12,7 @@ import pyarrow as pa
 from batchwright.config.job import ResultFormat
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
-from batchwright.core.vectors import EmbeddingSettings
+from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.write.files import JsonlWriter, ParquetWriter, ResultFolder, ResultWriter
 from batchwright.write.json_input import mixed_numbers, wide_integers
 from batchwright.write.merge import PartStorage, input_arrays, windows
@@ -38,7 +38,7 @@ def export_results(
     columns: Columns,
     target_file_bytes: int,
     total_rows: int,
-    embedding: EmbeddingSettings | None = None,
+    task: TaskSettings = GENERATE,
     responses: Responses | None = None,
 ) -> list[Path]:
     """Write every row of the input exactly once, in order, and return the files.
@@ -56,7 +56,7 @@ def export_results(
         columns: the input's own columns to keep.
         target_file_bytes: a file is closed once it has this size.
         total_rows: rows of the input.
-        embedding: the vectors of an embedding task.
+        task: which says what the results have in the place of a text.
         responses: of response objects, where those are wanted; `columns` says nothing then.
 
     Raises:
@@ -65,16 +65,16 @@ def export_results(
     """
     kept = list(rejected) if isinstance(rejected, Iterator) else rejected  # gone through twice
     folder = ResultFolder(out_dir, f".{format}" if responses is None else ".jsonl")
-    schema = part_schema(input_type, embedding)
+    schema = part_schema(input_type, task)
     writer: ResultWriter
     if responses is None:
         typed = input_type == JSON_INPUT and format == "parquet"
         wide = _wide(parts, kept, storage, column_kinds) if typed else set()
-        shape = make_shape(input_type, column_kinds, wide, columns, embedding)
+        shape = make_shape(input_type, column_kinds, wide, columns, task)
         writer = _WRITERS[format](folder, shape, target_file_bytes)
     else:
         schema = schema.append(LINE)
-        writer = BatchWriter(folder, responses, embedding)
+        writer = BatchWriter(folder, responses, task)
     return _write(writer, folder, partial(windows, parts, kept, storage, schema, total_rows))
 
 

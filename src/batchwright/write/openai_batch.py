@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 
 from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, contract
-from batchwright.core.vectors import EmbeddingSettings
+from batchwright.core.tasks import TaskSettings
 from batchwright.write.files import ResultFolder, close_quietly, storage_errors
 from batchwright.write.response_bodies import Responses
 from batchwright.write.vectors import json_vectors
@@ -39,18 +39,18 @@ class BatchWriter:
     Args:
         folder: of the results.
         responses: what all lines have in common.
-        embedding: the vectors of an embedding task.
+        task: which says what the results have in the place of a text.
     """
 
     def __init__(
         self,
         folder: ResultFolder,
         responses: Responses,
-        embedding: EmbeddingSettings | None,
+        task: TaskSettings,
     ) -> None:
         self._folder = folder
         self._responses = responses
-        self._embedding = embedding
+        self._task = task
         names = [OUTPUT] if responses.as_vllm else [OUTPUT, ERRORS]
         self._files: dict[str, BinaryIO] = {name: folder.open(name) for name in names}
 
@@ -82,7 +82,7 @@ class BatchWriter:
 
     def _rows(self, part: pa.Table) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         """The contract's columns of each row, and the line that asked for it."""
-        names = [*(field.name for field in contract(self._embedding)), LINE.name]
+        names = [*(field.name for field in contract(self._task)), LINE.name]
         columns = [self._column(part, name) for name in names]
         asked = self._responses.envelopes
         texts = part.column(INPUT_COLUMN).to_pylist() if asked else [None] * part.num_rows
@@ -90,8 +90,8 @@ class BatchWriter:
             yield dict(zip(names, values, strict=True)), parse_line(texts[index])
 
     def _column(self, part: pa.Table, name: str) -> list[Any]:
-        if name == EMBEDDING and self._embedding is not None:
-            return json_vectors(part, self._embedding)
+        if name == EMBEDDING and self._task.vectors is not None:
+            return json_vectors(part, self._task.vectors)
         column = part.column(name)
         return [None] * len(column) if column.null_count == len(column) else column.to_pylist()
 

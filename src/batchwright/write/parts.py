@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 from batchwright.core.errors import VerifyError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, part_schema
-from batchwright.core.vectors import EmbeddingSettings
+from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.write.answers import answer_columns
+from batchwright.write.scores import score_columns
 from batchwright.write.vectors import part_encoding, stored_vectors
 
 Rows = npt.NDArray[np.int64]
@@ -38,7 +39,7 @@ def build_part(
     outcomes: Sequence[Outcome],
     spelled: Mapping[int, str] | None = None,
     *,
-    embedding: EmbeddingSettings | None = None,
+    task: TaskSettings = GENERATE,
 ) -> pa.Table:
     """The part of a chunk, sorted by row.
 
@@ -47,7 +48,7 @@ def build_part(
         rows: row numbers, int64, in any order.
         outcomes: one per row, in any order.
         spelled: the text of each token that log probabilities name.
-        embedding: the vectors of an embedding task, which makes no texts.
+        task: which says what the rows have beside their status.
 
     Raises:
         VerifyError: outcomes and rows do not match one to one.
@@ -64,12 +65,12 @@ def build_part(
     own = prepared.select(["id", "token_ids", "truncated", "warnings", INPUT_COLUMN]).take(order)
     warnings = own.column("warnings")
     prompt_tokens = pc.list_value_length(own.column("token_ids")).cast(pa.int32())
-    if embedding is None:
+    if task.makes_text:
         results |= answer_columns(outcomes, spelled or {})
         prompt_tokens = _counted_by_engine(outcomes, prompt_tokens)
         warnings = _with_empty_answers(warnings, results)
     else:
-        results[EMBEDDING] = stored_vectors(outcomes, embedding)
+        results |= _without_text(outcomes, task)
     columns = {
         **results,
         "row": pa.array(rows[order]),
@@ -79,7 +80,7 @@ def build_part(
         "warnings": warnings,
         INPUT_COLUMN: own.column(INPUT_COLUMN),
     }
-    schema = part_schema(own.schema.field(INPUT_COLUMN).type, embedding)
+    schema = part_schema(own.schema.field(INPUT_COLUMN).type, task)
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
@@ -104,6 +105,12 @@ def _result_columns(outcomes: list[Outcome]) -> dict[str, pa.Array]:
         "error": pa.array([o.error for o in outcomes], pa.large_string()),
         "attempts": pa.array([o.attempts for o in outcomes], pa.int32()),
     }
+
+
+def _without_text(outcomes: list[Outcome], task: TaskSettings) -> dict[str, pa.Array]:
+    if task.vectors is not None:
+        return {EMBEDDING: stored_vectors(outcomes, task.vectors)}
+    return score_columns(outcomes, task)
 
 
 def _counted_by_engine(outcomes: list[Outcome], prompt_tokens: Any) -> Any:
@@ -149,7 +156,7 @@ def summarise(table: pa.Table) -> dict[str, Any]:
     """
     total = table.num_rows
     failed = pc.sum(pc.equal(table.column("status"), "failed")).as_py() or 0
-    with_text = EMBEDDING not in table.column_names
+    with_text = "completion_tokens" in table.column_names
     cut = pc.sum(pc.equal(table.column("finish_reason"), "length")).as_py() if with_text else 0
     answered = pc.sum(table.column("completion_tokens")).as_py() if with_text else 0
     codes = Counter(code for code in table.column("error_code").to_pylist() if code is not None)

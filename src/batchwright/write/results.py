@@ -10,7 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchwright.core.errors import JobError
-from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, JSON_INPUT, contract, part_schema
+from batchwright.core.schemas import (
+    EMBEDDING,
+    INPUT_COLUMN,
+    JSON_INPUT,
+    contract,
+    schema_metadata,
+)
+from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.write import json_input, parquet_input
 from batchwright.write.answers import json_answers
@@ -38,7 +45,7 @@ def make_shape(
     column_kinds: Mapping[str, Collection[str]],
     wide: Collection[str],
     columns: Columns,
-    embedding: EmbeddingSettings | None = None,
+    task: TaskSettings = GENERATE,
 ) -> ResultShape:
     """The shape that suits the input.
 
@@ -47,12 +54,12 @@ def make_shape(
         column_kinds: JSON kinds seen in each column over the whole data, in order of appearance.
         wide: columns of integers and floats with an integer that a double cannot hold.
         columns: the input's own columns to keep.
-        embedding: the vectors of an embedding task.
+        task: which says what the results have in the place of a text.
 
     Raises:
         JobError: `columns` names a column that no row has.
     """
-    ours = _Contract(embedding)
+    ours = _Contract(task)
     if input_type != JSON_INPUT:
         present = [input_type.field(i).name for i in range(input_type.num_fields)]
         return _StructShape(input_type, _choose(present, columns, ours), ours)
@@ -81,19 +88,19 @@ class _Contract:
     """The columns that every result of a task has, whatever its input.
 
     Attributes:
-        embedding: the vectors of an embedding task.
+        task: which declares them.
     """
 
-    embedding: EmbeddingSettings | None
+    task: TaskSettings
 
     @property
     def names(self) -> list[str]:
-        return [field.name for field in contract(self.embedding)]
+        return [field.name for field in contract(self.task)]
 
     def schema(self, fields: list[pa.Field]) -> pa.Schema:
         """The contract with these fields after it."""
-        every = [*contract(self.embedding), *fields]
-        return pa.schema(every, metadata=part_schema(JSON_INPUT).metadata)
+        every = [*contract(self.task), *fields]
+        return pa.schema(every, metadata=schema_metadata(self.task))
 
     def columns(self, part: pa.Table) -> list[Any]:
         """The contract's columns for Parquet."""
@@ -111,7 +118,8 @@ class _Contract:
     def _shown(
         self, part: pa.Table, show: Callable[[pa.Table, EmbeddingSettings], Any]
     ) -> dict[str, Any]:
-        return {} if self.embedding is None else {EMBEDDING: show(part, self.embedding)}
+        vectors = self.task.vectors
+        return {} if vectors is None else {EMBEDDING: show(part, vectors)}
 
 
 def _input(part: pa.Table) -> pa.Array:

@@ -13,6 +13,7 @@ import pytest
 from batchwright.core.errors import JobError
 from batchwright.core.ports import EngineSettings
 from batchwright.core.records import Request
+from batchwright.core.tasks import TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.engines.torch_encoder import TorchEncoder, pack
 from batchwright.engines.torch_model import parse_options, pool
@@ -60,7 +61,9 @@ def test_unknown_options_are_refused_with_the_nearest_name() -> None:
 
 def settings(model: Path, **fields: Any) -> EngineSettings:
     embedding = EmbeddingSettings("mean", fields.pop("dimensions", HIDDEN))
-    return EngineSettings("torch", str(model), 64, 128, (), 0, fields, embedding)
+    return EngineSettings(
+        "torch", str(model), 64, 128, (), 0, fields, TaskSettings("embed", embedding)
+    )
 
 
 def answers(engine: TorchEncoder, prompts: list[list[int]]) -> list[list[float]]:

@@ -15,6 +15,7 @@ import pytest
 from batchwright.core.outcomes import Logprob, More, Outcome, Sample, TokenLogprobs
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import JSON_INPUT
+from batchwright.core.tasks import TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.write.parts import build_part, encode_part, summarise
 from batchwright.write.response_bodies import Responses
@@ -169,7 +170,7 @@ def test_response(folder: Folder, tmp_path: Path) -> None:
 
 
 def test_embeddings(folder: Folder, tmp_path: Path) -> None:
-    settings = EmbeddingSettings("mean", 2, True, "float32")
+    task = TaskSettings("embed", EmbeddingSettings("mean", 2, True, "float32"))
     vector = np.array([0.5, 0.25], "<f4").tobytes()
     texts = [
         line("a", "/v1/embeddings", input="x"),
@@ -177,12 +178,12 @@ def test_embeddings(folder: Folder, tmp_path: Path) -> None:
     ]
     outcomes = [Outcome(0, [], embedding=vector), Outcome(1, [], embedding=vector)]
     rows = np.array([0, 1], np.int64)
-    table = build_part(prepared(texts), rows, outcomes, embedding=settings)
+    table = build_part(prepared(texts), rows, outcomes, task=task)
     (folder.root / "part.parquet").write_bytes(encode_part(table))
     receipt = Receipt(
         0, 0, "part.parquet", "", worker="w", seconds=1.0, **summarise(table)
     )  # fmt: skip
-    lines = write(folder, tmp_path / "out", receipt, 2, embedding=settings)["results-output"]
+    lines = write(folder, tmp_path / "out", receipt, 2, task=task)["results-output"]
     first, second = (found["response"]["body"] for found in lines)
     assert first["data"] == [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]
     assert base64.b64decode(second["data"][0]["embedding"]) == vector

@@ -17,12 +17,17 @@ from batchwright.core.errors import VerifyError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import JSON_INPUT, contract, part_schema
+from batchwright.core.tasks import TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.write.parts import build_part, encode_part, summarise
 from tests.unit.write.stored import Folder, export, failure, prepared, rejections
 
 SINGLE = EmbeddingSettings("mean", 3)
 HALF = EmbeddingSettings("mean", 3, dtype="float16")
+
+
+def vectors_of(embedding: EmbeddingSettings) -> TaskSettings:
+    return TaskSettings("embed", embedding)
 
 
 def vector(row: int, embedding: EmbeddingSettings) -> np.ndarray[Any, Any]:
@@ -45,8 +50,8 @@ def store(
         for row in rows
     ]  # fmt: skip
     own = source.take(list(rows))
-    table = build_part(own, np.array(rows), outcomes[::-1], embedding=embedding)
-    assert table.schema.equals(part_schema(JSON_INPUT, embedding), check_metadata=True)
+    table = build_part(own, np.array(rows), outcomes[::-1], task=vectors_of(embedding))
+    assert table.schema.equals(part_schema(JSON_INPUT, vectors_of(embedding)), check_metadata=True)
     data = encode_part(table)
     file = f"part-{generation}-{number}.parquet"
     (folder.root / file).write_bytes(data)
@@ -75,14 +80,14 @@ def test_every_good_row_has_its_vector_and_the_others_null(
         "rejected": [rejections([1, 3], pa.array([None, None], JSON_INPUT))],
         "column_kinds": {"q": {"string"}, "text": {"string"}, "embedding": {"int"}},
         "total_rows": 6,
-        "embedding": embedding,
+        "task": vectors_of(embedding),
     }
     (path,) = export(folder, tmp_path / "p", parts, **given)
     table = pq.read_table(path)
     number = pa.float32() if embedding is SINGLE else pa.float16()
     kind = table.schema.field("embedding").type
     assert (kind.list_size, kind.value_type) == (3, number)
-    names = [field.name for field in contract(embedding)]
+    names = [field.name for field in contract(vectors_of(embedding))]
     assert table.column_names == [*names, "q", "text", "input_embedding"]
     assert not {"finish_reason", "completion_tokens"} & set(table.column_names)
     expected = [vector(row, embedding).tolist() if row in (0, 2, 4) else None for row in range(6)]
@@ -100,7 +105,7 @@ def test_every_good_row_has_its_vector_and_the_others_null(
 
 def test_numbers_in_json_are_as_short_as_their_type_allows(folder: Folder, tmp_path: Path) -> None:
     part = store(folder, prepared(["{}"]), [0], SINGLE)
-    given: dict[str, Any] = {"column_kinds": {}, "total_rows": 1, "embedding": SINGLE}
+    given: dict[str, Any] = {"column_kinds": {}, "total_rows": 1, "task": vectors_of(SINGLE)}
     (path,) = export(folder, tmp_path / "j", [part], format="jsonl", **given)
     assert b'"embedding":[0.0,0.1,-1.0]' in path.read_bytes()
 
@@ -109,7 +114,7 @@ def test_numbers_in_json_are_as_short_as_their_type_allows(folder: Folder, tmp_p
 def test_a_good_row_without_its_vector_is_a_fault_of_ours(vector: bytes | None) -> None:
     outcome = Outcome(0, [], embedding=vector)
     with pytest.raises(VerifyError, match="row 0 needs a vector of 12 bytes"):
-        build_part(prepared(["{}"]), np.array([0]), [outcome], embedding=SINGLE)
+        build_part(prepared(["{}"]), np.array([0]), [outcome], task=vectors_of(SINGLE))
 
 
 def test_a_part_of_failed_rows_alone_has_the_same_schema(folder: Folder) -> None:
