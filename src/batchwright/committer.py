@@ -227,12 +227,13 @@ def set_copies_apart(
     """
     firsts: list[Request] = []
     copies: dict[int, list[int]] = {}
-    known: dict[tuple[bytes, int, str], int] = {}
+    known: dict[tuple[bytes, int, str, str], int] = {}
     for request in requests:
         first = request.row
         if is_greedy(request.sampling):
             ids = array("i", request.token_ids).tobytes()
-            first = known.setdefault((ids, request.max_tokens, request.sampling), request.row)
+            key = ids, request.max_tokens, request.sampling, request.extras
+            first = known.setdefault(key, request.row)
         if first == request.row:
             firsts.append(request)
         else:

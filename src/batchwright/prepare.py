@@ -13,16 +13,19 @@ import pyarrow as pa
 
 from batchwright.config.job import Job
 from batchwright.core.errors import RowError
+from batchwright.core.extras import ADAPTER
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split
 from batchwright.core.sampling import PRESETS
 from batchwright.core.schemas import prepared_schema
+from batchwright.read.kinds import note_kinds
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.storage import Storage
 from batchwright.tokens.fit import Fitter, InputFitter
+from batchwright.validate.adapters import AdapterChoice
 from batchwright.validate.envelope import unwrap
 from batchwright.validate.ids import row_id, text_id
 from batchwright.validate.prompts import PromptBuilder
@@ -32,11 +35,6 @@ from batchwright.validate.warnings import is_blank, special_token_finder
 
 ROWS_PER_BATCH = 4096
 ROWS_PER_PART = 16384
-
-_KINDS: dict[type, str] = {
-    type(None): "null", bool: "bool", int: "int", float: "float", str: "string",
-    list: "list", dict: "object",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -77,6 +75,7 @@ class RowPreparer:
         self._sampling = make_row_sampling(job)
         self._keep_tools = job.model.tool_call_parser is not None
         self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
+        self._adapters = make_adapter_choice(job)
         self._find_special = special_token_finder(tokenizer.special_tokens)
 
     def prepare(self, batch: RowBatch) -> list[_Draft]:
@@ -102,22 +101,24 @@ class RowPreparer:
         if self._envelopes:
             envelope = unwrap(record, model=self._model)
             record = envelope.record
-            for code in envelope.warnings:
-                draft.warn(code)
             draft.sampling, draft.max_tokens = self._sampling.resolve_fields(envelope.sampling)
+            adapter = self._adapters.named(envelope.model)
+            for code in () if self._adapters else envelope.warnings:
+                draft.warn(code)
         else:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
+            adapter = self._adapters.of_row(record)
         prompt = self._prompts.build(record)
         draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
-        draft.extras = self._extras(prompt)
+        draft.extras = self._extras(prompt, adapter)
         if is_blank(prompt):
             draft.warn("blank_prompt")
         if self._find_special(self._prompts.own_text(record, prompt)):
             draft.warn("special_tokens")
 
-    def _extras(self, prompt: Prompt) -> str | None:
-        """What must be known of a row when its answer is there."""
-        extras: dict[str, Any] = {}
+    def _extras(self, prompt: Prompt, adapter: str | None) -> str | None:
+        """What the engine must know of a row, and what must be known when its answer is there."""
+        extras: dict[str, Any] = {} if adapter is None else {ADAPTER: adapter}
         if self._keep_tools and prompt.tools:
             extras["tools"] = prompt.tools
         if self._keep_kwargs and prompt.template_kwargs:
@@ -224,7 +225,7 @@ class Preparer:
             for draft in drafts:
                 warnings.update(draft.warnings or ())
             if self._with_kinds:
-                _note_kinds(batch, kinds)
+                note_kinds(batch, kinds)
         table = pa.concat_tables(tables) if tables else self._schema.empty_table()
         with pa.ipc.new_file(sink, self._schema, options=options) as writer:
             writer.write_table(table.unify_dictionaries(), max_chunksize=ROWS_PER_BATCH)
@@ -294,17 +295,6 @@ def drafts_to_table(drafts: list[_Draft], batch: RowBatch, schema: pa.Schema) ->
     return pa.table(columns, schema=schema)
 
 
-def _note_kinds(batch: RowBatch, kinds: dict[str, dict[str, None]]) -> None:
-    for record in batch.records:
-        if record is None:
-            continue
-        for name, value in record.items():
-            kind = _KINDS[type(value)]
-            if kind == "int" and not -(2**63) <= value < 2**63:
-                kind = "bigint"
-            kinds.setdefault(name, {})[kind] = None
-
-
 def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
     """The job's prompt section as a builder. Raises JobError."""
     source = job.prompt
@@ -318,6 +308,13 @@ def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
         template_kwargs=source.chat_template_kwargs,
         chat=chat,
     )
+
+
+def make_adapter_choice(job: Job) -> AdapterChoice:
+    """Which adapter answers a row, by the job's model section and the row's fields."""
+    model = job.model
+    requests = not (job.prompt.template or job.prompt.column)
+    return AdapterChoice(model.adapters, model.name, model.adapter, requests=requests)
 
 
 def input_text(prompt: Prompt, ahead: str) -> Prompt:

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 import batchwright
+from batchwright.adapters import adapter_marks, check_adapters
+from batchwright.compatibility import check_here
 from batchwright.config.job import Embedding, Job, Sampling
 from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
@@ -24,7 +26,7 @@ from batchwright.read.splits import cut_splits
 from batchwright.roles import job_tokenizer
 from batchwright.rundir.manifest import Manifest, encode_input_type
 from batchwright.tokens.context import context_length
-from batchwright.tokens.load import read_chat_template
+from batchwright.tokens.load import names_file, read_chat_template
 from batchwright.tokens.pooling import input_length, resolve_embedding
 
 # Rows looked at before the run: if none of them has the prompt's field, it is the job's fault.
@@ -79,6 +81,8 @@ def check_engine(job: Job) -> None:
             "no model is given", "Name one: --model NAME, or model.name in the job file."
         )
     check_model(job.model.name, job.engine.options)
+    check_adapters(job)
+    check_here(job)
 
 
 def check_task(job: Job) -> None:
@@ -203,7 +207,13 @@ def _fingerprint(job: Job, files: Sequence[SourceFile], input_format: str) -> di
         "prompt": job.prompt.model_dump(mode="json"),
         "model": {
             **job.model.model_dump(mode="json", include={"name", "revision", "tokenizer"}),
-            "chat_template": digest(read_chat_template(template)) if template else None,
+            "chat_template": _template_mark(template) if template else None,
+            # Runs that were begun by an earlier version have no such key.
+            **(
+                {"adapters": adapter_marks(job.model), "adapter": job.model.adapter}
+                if job.model.adapters
+                else {}
+            ),
         },
         "sampling": job.sampling.model_dump(mode="json", exclude_none=True),
         "task": job.task,
@@ -215,6 +225,11 @@ def _fingerprint(job: Job, files: Sequence[SourceFile], input_format: str) -> di
         },
         "engine": {"kind": job.engine.kind},
     }
+
+
+def _template_mark(template: str) -> str:
+    """The content of a file, or the name of one of the model's own templates."""
+    return digest(read_chat_template(template)) if names_file(template) else template
 
 
 def _tools() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,24 @@ from batchwright.core.ports import Engine, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.process import EngineProcess
+from tests.support.tiny_lora import make_tiny_lora
 
 ROWS = itertools.count()
 PROMPT = [97, 98, 99, 100]
 
 
-def fake_engine(_: pytest.FixtureRequest, __: Path) -> tuple[Engine, EngineSettings]:
-    return FakeEngine(), EngineSettings("fake", "", 16, 512, (), 256)
+def adapters(folder: Path) -> dict[str, str]:
+    """Two that work, and one that no engine can load."""
+    broken = make_tiny_lora(folder / "broken", seed=3)
+    (broken / "adapter_model.safetensors").write_bytes(b"not a header")
+    one, two = (make_tiny_lora(folder / name, seed=seed) for seed, name in ((1, "one"), (2, "two")))
+    return {"one": str(one), "two": str(two), "broken": str(broken)}
+
+
+def fake_engine(_: pytest.FixtureRequest, folder: Path) -> tuple[Engine, EngineSettings]:
+    named = adapters(folder)
+    del named["broken"]  # it reads none of them
+    return FakeEngine(), EngineSettings("fake", "", 16, 512, (), 256, adapters=named)
 
 
 def vllm_engine(request: pytest.FixtureRequest, folder: Path) -> tuple[Engine, EngineSettings]:
@@ -32,8 +43,13 @@ def vllm_engine(request: pytest.FixtureRequest, folder: Path) -> tuple[Engine, E
         "dtype": "float32",
         "kv_cache_memory_bytes": 64 << 20,
         "scheduling_policy": "priority",
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_lora_rank": 8,
     }
-    settings = EngineSettings("vllm", str(model), 4, 512, (2,), vocab_size, options)
+    settings = EngineSettings(
+        "vllm", str(model), 4, 512, (2,), vocab_size, options, adapters=adapters(folder)
+    )
     target = "batchwright.engines.vllm:VllmEngine"
     return EngineProcess(target, log_path=folder / "engine.log", start_timeout_s=240), settings
 
@@ -51,13 +67,19 @@ def engine(
     engine.stop()
 
 
-def ask(engine: Engine, *sampling: dict[str, Any], max_tokens: int = 6) -> list[Outcome]:
+def ask(
+    engine: Engine,
+    *sampling: dict[str, Any],
+    max_tokens: int = 6,
+    to: Sequence[str | None] = (),
+) -> list[Outcome]:
     """One row for each set of sampling fields; its outcomes in order of the rows."""
     rows = [next(ROWS) for _ in sampling]
+    extras = [json.dumps({"adapter": name}) if name else "" for name in to or [None] * len(rows)]
     engine.submit(
         [
-            Request(row, PROMPT, max_tokens, json.dumps({"ignore_eos": True, **fields}))
-            for row, fields in zip(rows, sampling, strict=True)
+            Request(row, PROMPT, max_tokens, json.dumps({"ignore_eos": True, **fields}), extra)
+            for row, fields, extra in zip(rows, sampling, extras, strict=True)
         ]
     )
     found: dict[int, Outcome] = {}
@@ -163,3 +185,35 @@ def test_rows_of_a_smaller_priority_go_first(engine: Engine) -> None:
         finished += [outcome.row for outcome in engine.step(0.5)]
     mean = sum(place for place, row in enumerate(finished) if row in urgent) / len(urgent)
     assert mean < 20  # by arrival it would be 54
+
+
+GREEDY = {"temperature": 0.0}
+
+
+def test_each_row_is_answered_by_its_adapter_also_in_a_mixed_batch(engine: Engine) -> None:
+    apart = {
+        name: ask(engine, GREEDY, max_tokens=20, to=[name])[0].token_ids
+        for name in (None, "one", "two")
+    }
+    assert len({tuple(ids) for ids in apart.values()}) == 3
+    names = [None, "one", "two", "one", None, "two"]
+    mixed = ask(engine, *[GREEDY] * len(names), max_tokens=20, to=names)
+    for name, outcome in zip(names, mixed, strict=True):
+        assert outcome.error_code is None
+        assert list(outcome.token_ids) == list(apart[name])
+
+
+def test_an_adapter_that_is_not_there_fails_its_own_rows(engine: Engine) -> None:
+    lost, fine, own = ask(engine, GREEDY, GREEDY, GREEDY, to=["three", "one", None])
+    assert lost.error_code == "engine_refused"
+    assert "no adapter three" in (lost.error or "")
+    assert (fine.error_code, own.error_code) == (None, None)
+
+
+def test_an_adapter_that_cannot_be_loaded_fails_its_own_rows(engine: Engine) -> None:
+    if isinstance(engine, FakeEngine):
+        pytest.skip("it loads none")
+    broken, fine, again = ask(engine, GREEDY, GREEDY, GREEDY, to=["broken", "two", "broken"])
+    assert (broken.error_code, again.error_code) == ("engine_refused", "engine_refused")
+    assert "cannot load the adapter broken" in (broken.error or "")
+    assert fine.error_code is None

@@ -142,6 +142,7 @@ REJECTION_CODES: dict[str, str] = {
     "template_error": "The prompt template failed on this row.",
     "chat_template_error": "The model's chat template refuses these messages.",
     "no_chat_template": "The row has messages, but the model has no chat template.",
+    "unknown_adapter": "The row names an adapter or a model that the job does not have.",
     "prompt_too_long": "The prompt has more tokens than the limit leaves room for.",
     "bad_sampling": "A sampling field of this row has a wrong value.",
     "unsupported": "The row asks for something that this version does not do.",
@@ -164,6 +165,7 @@ WARNING_CODES: dict[str, str] = {
     "blank_prompt": "The prompt is only white space or invisible characters.",
     "empty_answer": "The model ended at once: the answer is empty.",
     "model_ignored": "The row names another model; the job's model answers.",
+    "roles_merged": "Messages were merged into the roles that the model's chat template knows.",
 }
 
 ROW_CODES: dict[str, str] = {**REJECTION_CODES, **FAILURE_CODES}

@@ -23,6 +23,7 @@ class EngineSettings:
         max_num_seqs: rows that run at the same time at most.
         max_model_len: prompt and output tokens of one row at most.
         embedding: the vectors that an embedding task wants; None where text is generated.
+        adapters: folder or hub id of each LoRA adapter, by the name that requests use.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class EngineSettings:
     vocab_size: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     embedding: EmbeddingSettings | None = None
+    adapters: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class EngineGauges:
         steps: made since the start.
         prompt_tokens: computed since the start; those that the prefix cache saved do not count.
         output_tokens: made since the start, also those of rows that are not finished.
+        drafted_tokens: proposed by speculative decoding since the start.
+        accepted_tokens: of those, the ones that the model itself would have made.
     """
 
     running: int = 0
@@ -67,6 +71,8 @@ class EngineGauges:
     steps: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Engine(Protocol):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from batchwright.core.errors import JobError
+from batchwright.core.extras import adapter_of
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
@@ -161,6 +162,9 @@ class FakeEngine:
             return "the prompt is empty"
         if max(ids) >= vocab_size or min(ids) < 0:
             return f"a token id lies outside the vocabulary of {vocab_size}"
+        adapter = adapter_of(request.extras)
+        if adapter is not None and adapter not in self._settings.adapters:
+            return f"there is no adapter {adapter}"
         room = 0 if self._settings.embedding is not None else 1
         if len(ids) + room > self._settings.max_model_len:
             return f"the prompt has {len(ids)} tokens of {self._settings.max_model_len} allowed"

@@ -49,3 +49,8 @@ def read_chat_template(path: str) -> str:
         raise JobError(
             f"model.chat_template: {path} cannot be read: {error}", "Give a Jinja2 file."
         ) from None
+
+
+def names_file(template: str) -> bool:
+    """Whether `model.chat_template` is a path; else it is the name of one of the model's own."""
+    return bool(set("./~\\") & set(template)) or Path(template).is_file()

@@ -56,12 +56,13 @@ class Envelope(NamedTuple):
     """What an OpenAI batch line asks.
 
     `record` is read by a PromptBuilder without column, messages or template; `sampling` goes to
-    `RowSampling.resolve_fields`; `warnings` are keys of WARNING_CODES.
+    `RowSampling.resolve_fields`; `warnings` are keys of WARNING_CODES; `model` is what it names.
     """
 
     record: dict[str, Any]
     sampling: dict[str, Any]
     warnings: tuple[str, ...]
+    model: Any = None
 
 
 def unwrap(line: Mapping[str, Any], *, model: str = "") -> Envelope:
@@ -86,7 +87,7 @@ def unwrap(line: Mapping[str, Any], *, model: str = "") -> Envelope:
     _check_prompt(body, record, url)
     named = body.get("model")
     warnings = ("model_ignored",) if named is not None and named != model else ()
-    return Envelope(record, sampling, warnings)
+    return Envelope(record, sampling, warnings, named)
 
 
 def _body(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,10 @@ def test_what_needs_a_tokenizer_is_refused_without_one() -> None:
 
 def test_readings_add_up_what_the_steps_say() -> None:
     readings = Readings()
-    scheduler = SimpleNamespace(num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5)
+    drafts = SimpleNamespace(num_draft_tokens=8, num_accepted_tokens=3)
+    scheduler = SimpleNamespace(
+        num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5, spec_decoding_stats=drafts
+    )
     prefill = SimpleNamespace(num_computed_tokens=90)
     preempted = SimpleNamespace(type=SimpleNamespace(name="PREEMPTED"))
     queued = SimpleNamespace(type=SimpleNamespace(name="QUEUED"))
@@ -86,6 +89,9 @@ def test_readings_add_up_what_the_steps_say() -> None:
     ]
     readings.count(scheduler, step)
     readings.count(None, step)
+    scheduler.spec_decoding_stats = None
+    readings.count(scheduler, [])
+    assert (readings.drafted_tokens, readings.accepted_tokens) == (8, 3)
     assert (readings.running, readings.waiting, readings.kv_use) == (2, 1, 0.5)
     assert (readings.prompt_tokens, readings.output_tokens, readings.preemptions) == (180, 6, 2)
 
