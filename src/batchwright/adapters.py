@@ -97,11 +97,11 @@ def other_bases(job: Job) -> list[str]:
 
     No error: the same model has many names, as a hub id, a mirror, a folder.
     """
-    own = _last_name(job.model.name)
+    own = _last_name(job.model.name) if job.engine.kind == "vllm" else ""
     return [
         f"the adapter {facts.name} was trained on {facts.base}; the model is {job.model.name}"
-        for facts in check_adapters(job)
-        if facts.base and own and _last_name(facts.base) != own
+        for facts in (check_adapters(job) if own else ())
+        if facts.base and _last_name(facts.base) != own
     ]
 
 

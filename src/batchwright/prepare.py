@@ -28,6 +28,7 @@ from batchwright.tokens.fit import Fitter, InputFitter
 from batchwright.validate.adapters import AdapterChoice
 from batchwright.validate.envelope import unwrap
 from batchwright.validate.ids import row_id, text_id
+from batchwright.validate.merging import merge_roles
 from batchwright.validate.prompts import PromptBuilder
 from batchwright.validate.sampling import RowSampling, shortest_answer
 from batchwright.validate.token_ids import check_token_ids
@@ -49,6 +50,7 @@ class _Draft:
     token_ids: list[int] = field(default_factory=list)
     truncated: bool = False
     warnings: list[str] | None = None
+    merged: bool = False
     problem: tuple[str, str] | None = None
 
     def reject(self, code: str, message: str) -> None:
@@ -72,10 +74,12 @@ class RowPreparer:
         self._inputs = InputFitter(tokenizer, *limits) if job.task == "embed" else None
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
+        self._merge_roles = job.prompt.role_fallback == "merge"
         self._sampling = make_row_sampling(job)
         self._keep_tools = job.model.tool_call_parser is not None
         self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
-        self._adapters = make_adapter_choice(job)
+        requests = not (job.prompt.template or job.prompt.column)
+        self._adapters = AdapterChoice(job.model, requests=requests)
         self._find_special = special_token_finder(tokenizer.special_tokens)
 
     def prepare(self, batch: RowBatch) -> list[_Draft]:
@@ -159,7 +163,13 @@ class RowPreparer:
         try:
             chats.append((draft, self._tokenizer.render_chat(prompt)))
         except RowError as error:
-            draft.reject(error.code, error.message)
+            if not self._merge_roles or error.code != "chat_template_error" or draft.merged:
+                draft.reject(error.code, error.message)
+                return
+            draft.merged = True
+            draft.prompt = prompt._replace(messages=merge_roles(prompt.messages or []))
+            draft.warn("roles_merged")
+            self._render_chat(draft, draft.prompt, chats)
 
     def _fit(self, draft: _Draft, prompt: Prompt) -> None:
         """Check the token ids and make prompt and answer fit the context together."""
@@ -308,13 +318,6 @@ def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
         template_kwargs=source.chat_template_kwargs,
         chat=chat,
     )
-
-
-def make_adapter_choice(job: Job) -> AdapterChoice:
-    """Which adapter answers a row, by the job's model section and the row's fields."""
-    model = job.model
-    requests = not (job.prompt.template or job.prompt.column)
-    return AdapterChoice(model.adapters, model.name, model.adapter, requests=requests)
 
 
 def input_text(prompt: Prompt, ahead: str) -> Prompt:

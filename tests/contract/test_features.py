@@ -217,3 +217,31 @@ def test_an_adapter_that_cannot_be_loaded_fails_its_own_rows(engine: Engine) -> 
     assert (broken.error_code, again.error_code) == ("engine_refused", "engine_refused")
     assert "cannot load the adapter broken" in (broken.error or "")
     assert fine.error_code is None
+
+
+@pytest.fixture
+def drafting(engine: Engine, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """The same model with speculative decoding; beside logit_bias it cannot be on."""
+    if isinstance(engine, FakeEngine):
+        pytest.skip("it proposes nothing")
+    other, settings = vllm_engine(request, tmp_path)
+    settings.options["speculative_config"] = {
+        "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2,
+        "prompt_lookup_min": 1,
+    }  # fmt: skip
+    other.start(settings)
+    yield other
+    other.stop()
+
+
+def test_speculation_changes_no_greedy_answer(engine: Engine, drafting: Engine) -> None:
+    names = [None, "one", "two"]
+    plain = ask(engine, *[GREEDY] * 3, max_tokens=150, to=names)
+    faster = ask(drafting, *[GREEDY] * 3, max_tokens=150, to=names)
+    assert [list(one.token_ids) for one in faster] == [list(one.token_ids) for one in plain]
+    assert engine.gauges().drafted_tokens == 0
+    gauges = drafting.gauges()
+    assert gauges.drafted_tokens >= gauges.accepted_tokens > 0
+    (refused,) = ask(drafting, {**GREEDY, "logit_bias": {"777": 5.0}})
+    assert refused.error_code == "engine_refused"
+    assert "speculative decoding" in (refused.error or "")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from batchwright.config.job import Model
 from batchwright.core.errors import RowError
 from batchwright.core.extras import ADAPTER
 
@@ -13,19 +14,16 @@ class AdapterChoice:
     """Reads the name of a row's adapter out of its own fields.
 
     Args:
-        known: names of the job's adapters; with none of them, no row names one.
-        model: the job's model, whose name means that no adapter answers.
-        default: the adapter of rows that name none.
+        model: the job's model section; if it has no adapters, no row names one, and the model's
+            own name means that none answers.
         requests: whether rows are requests, so that a field `model` says who is to answer. In
             rows that fill a template it is data, of cars for example.
     """
 
-    def __init__(
-        self, known: Collection[str], model: str, default: str | None, *, requests: bool
-    ) -> None:
-        self._known = frozenset(known)
-        self._model = model
-        self._default = default
+    def __init__(self, model: Model, *, requests: bool) -> None:
+        self._known = frozenset(model.adapters)
+        self._model = model.name
+        self._default = model.adapter
         self._fields = (ADAPTER, "model") if requests else (ADAPTER,)
 
     def __bool__(self) -> bool:
