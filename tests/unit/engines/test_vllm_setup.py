@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -149,3 +150,13 @@ def test_the_stop_reason_names_what_ended_the_answer() -> None:
     assert engine._stop_reason("stop", None, [1, 7]) == "7"
     assert engine._stop_reason("length", None, [1, 7]) is None
     assert engine._stop_reason("stop", None, []) is None
+
+
+def test_on_cpus_a_slot_stays_free_for_rows_without_an_adapter() -> None:
+    asked = EngineSettings("vllm", "m", 4, 64, options={"max_loras": 1, "max_cpu_loras": 2})
+    two = replace(asked, adapters={"a": "x", "b": "y"})
+    on_cpu = vllm_setup.engine_arguments(two, on_cpu=True, batched_tokens=64)
+    assert (on_cpu["max_loras"], on_cpu["max_cpu_loras"]) == (3, 3)
+    on_gpu = vllm_setup.engine_arguments(two, on_cpu=False, batched_tokens=64)
+    assert (on_gpu["max_loras"], on_gpu["max_cpu_loras"]) == (1, 2)
+    assert vllm_setup.engine_arguments(asked, on_cpu=True, batched_tokens=64)["max_loras"] == 1
