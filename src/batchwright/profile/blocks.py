@@ -37,7 +37,9 @@ def adapters_apart(extras: Sequence[str | None]) -> Hashes | None:
     if not any(names):
         return None
     known = {name: zlib.crc32(name.encode()) + 1 for name in set(names) if name}
-    return _mix(np.array([known.get(name or "", 0) for name in names], dtype=np.uint64))
+    found = np.array([known.get(name or "", 0) for name in names], dtype=np.uint64)
+    # Rows without one have the signatures that they have in a batch without any.
+    return np.where(found == 0, found, _mix(found))
 
 
 def block_signatures(
