@@ -23,10 +23,10 @@ from batchwright.plan.blend import (
 )
 from batchwright.plan.chunks import LARGEST_CHUNK, count_rows, plan_chunks
 from batchwright.plan.gate import UNKNOWN_CACHE, Known, Outlook, cache_for_prompts, decide
-from batchwright.profile.blocks import block_signatures
+from batchwright.profile.blocks import adapters_apart, block_signatures
 from batchwright.profile.keys import length_keys, prefix_keys, shared_blocks
 from batchwright.profile.prefixes import PrefixTally
-from batchwright.profile.signs import flat_lists
+from batchwright.profile.signs import extras_column, flat_lists
 from batchwright.rundir import layout
 from batchwright.rundir.key_sort import SORTED_ROWS, KeyFile
 from batchwright.rundir.manifest import Manifest
@@ -86,12 +86,13 @@ class Arrangement:
         """Read all prompts, a few thousand rows at each step."""
         with self._keys as keys:
             for batch, _ in record_batches(
-                self._storage, self._waiting, ["token_ids", "max_tokens"]
+                self._storage, self._waiting, ["token_ids", "max_tokens", "extras"]
             ):
                 ids, offsets = flat_lists(batch.column("token_ids"))
                 lengths = np.diff(offsets).astype(np.int32)
                 caps = batch.column("max_tokens").to_numpy()
-                signatures = block_signatures(ids, offsets, self._block_size)
+                apart = adapters_apart(extras_column(batch))
+                signatures = block_signatures(ids, offsets, self._block_size, apart)
                 self._tally.add(signatures, lengths)
                 by_prefix = self._by == "prefix"
                 keys.add(

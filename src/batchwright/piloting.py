@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,6 +46,7 @@ class _Answered:
     preemptions: int
     gpu_use: float | None
     gpu_memory_bytes: int | None
+    accepted_share: float | None
 
     def column(self, name: str) -> npt.NDArray[np.int64]:
         return np.asarray(self.table.column(name).to_numpy())
@@ -94,7 +96,9 @@ def pilot_report(
         gpus=replicas * gpus_per_replica(manifest, job),
         usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
     )
-    report = replace(report, outputs=output_histogram(measure))
+    report = replace(
+        report, outputs=output_histogram(measure), accepted_share=answered.accepted_share
+    )
     return report if alone else _from_the_start(report, measure)
 
 
@@ -185,7 +189,20 @@ def _read_answers(storage: Storage, state: RunState) -> _Answered:
         preemptions=sum(preemptions for _, preemptions in gauges),
         gpu_use=gpu_use,
         gpu_memory_bytes=gpu_memory_bytes,
+        accepted_share=accepted_share(_telemetry(storage, worker) for worker in readings),
     )
+
+
+def accepted_share(telemetry: Iterable[Sequence[Mapping[str, Any]]]) -> float | None:
+    """Share of the proposed tokens that the model accepted; None without speculative decoding.
+
+    Args:
+        telemetry: the lines of each worker; the counters of its last line count.
+    """
+    last = [lines[-1] for lines in telemetry if lines]
+    drafted = sum(int(line.get("drafted_tokens", 0)) for line in last)
+    accepted = sum(int(line.get("accepted_tokens", 0)) for line in last)
+    return accepted / drafted if drafted else None
 
 
 def _gauges(storage: Storage, worker: str) -> tuple[float, int]:

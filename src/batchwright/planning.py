@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from batchwright.adapters import other_bases
+from batchwright.compatibility import check_compatible, with_companions
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
 from batchwright.core.plan import GpuFacts, Plan
@@ -63,7 +65,9 @@ def plan_job(job: Job, profile: LengthProfile) -> Plan:
         raise JobError(
             f"there is no plan for task: {job.task}: its batches suit themselves to the rows"
         )
-    return plan_on(choose_cards(job), job, profile, outputs=profile.outputs)
+    cards = choose_cards(job)
+    check_compatible(job, cards.gpu, on_cpu=False)
+    return plan_on(cards, job, profile, outputs=profile.outputs)
 
 
 def plan_on(
@@ -103,7 +107,8 @@ def plan_on(
     plan = with_sweep(
         make(saved, {}), found.sweep, found.problems, wanted, lambda measured: make(saved, measured)
     )
-    return replace(plan, notes=(*plan.notes, cards.note)) if cards.note else plan
+    notes = [*([cards.note] if cards.note else []), *other_bases(job)]
+    return replace(plan, notes=(*plan.notes, *notes))
 
 
 def _maker(
@@ -115,13 +120,15 @@ def _maker(
 ) -> Callable[[float, Mapping[str, Any]], Plan]:
     """Makes a plan from the share of prompt tokens that is cached and what a sweep measured."""
     options = job.engine.options
+    config = _config(job)
     facts = model_facts(
-        _config(job),
+        config,
         weight_bytes=weight_bytes(job.model.name, job.model.revision),
         dtype=job.model.dtype,
         quantization=options.get("quantization"),
         kv_cache_dtype=options.get("kv_cache_dtype", "auto"),
     )
+    facts = with_companions(job, facts, config)
 
     def make(cached_share: float, measured: Mapping[str, Any]) -> Plan:
         rest = {name: value for name, value in measured.items() if name != "engines_per_gpu"}

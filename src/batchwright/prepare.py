@@ -14,20 +14,23 @@ import pyarrow as pa
 from batchwright.config.job import Job
 from batchwright.constraints.compiler import RowConstraints, job_compiler
 from batchwright.core.errors import RowError
+from batchwright.core.extras import ADAPTER
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split, TextPair
 from batchwright.core.sampling import PRESETS
 from batchwright.core.schemas import prepared_schema
 from batchwright.inputs import PairPreparer, input_prompt, own_text
-from batchwright.read.batches import note_kinds
+from batchwright.read.kinds import note_kinds
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.storage import Storage
 from batchwright.tokens.fit import Fitter, InputFitter
+from batchwright.validate.adapters import AdapterChoice
 from batchwright.validate.envelope import unwrap
 from batchwright.validate.ids import row_id, text_id
+from batchwright.validate.merging import merge_roles
 from batchwright.validate.prompts import PromptBuilder
 from batchwright.validate.sampling import RowSampling, shortest_answer
 from batchwright.validate.token_ids import check_token_ids
@@ -50,6 +53,7 @@ class _Draft:
     token_ids: list[int] = field(default_factory=list)
     truncated: bool = False
     warnings: list[str] | None = None
+    merged: bool = False
     problem: tuple[str, str] | None = None
 
     def reject(self, code: str, message: str) -> None:
@@ -76,10 +80,13 @@ class RowPreparer:
         self._pairs = PairPreparer(job, tokenizer, limits[0]) if job.task == "score" else None
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
+        self._merge_roles = job.prompt.role_fallback == "merge"
         self._sampling = make_row_sampling(job)
         self._constraints = RowConstraints(job_compiler(job), self._sampling.resolve({})[0])
         self._keep_tools = job.model.tool_call_parser is not None
         self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
+        requests = not (job.prompt.template or job.prompt.column)
+        self._adapters = AdapterChoice(job.model, requests=requests)
         self._find_special = special_token_finder(tokenizer.special_tokens)
 
     def prepare(self, batch: RowBatch) -> list[_Draft]:
@@ -104,17 +111,19 @@ class RowPreparer:
             draft.id = text_id(value) if self._envelopes else row_id(value)
         if self._envelopes:
             asked = unwrap(record, model=self._model, task=self._task, dimensions=self._dimensions)
-            record, draft.extras = asked.record, asked.extras
-            for code in asked.warnings:
+            record, given = asked.record, asked.extras
+            adapter = self._adapters.named(asked.model)
+            for code in () if self._adapters else asked.warnings:
                 draft.warn(code)
             draft.sampling, draft.max_tokens = self._sampling.resolve_fields(asked.sampling)
         else:
+            given, adapter = None, self._adapters.of_row(record)
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
         self._constraints.check(draft.sampling)
         if self._pairs is None:
             prompt = self._prompts.build(record)
             draft.prompt = input_prompt(self._task, prompt, self._ahead)
-            draft.extras = self._extras(prompt, draft.extras)
+            draft.extras = self._extras(prompt, given, adapter)
         else:
             draft.pair = self._pairs.read(record)
             prompt = own_text(draft.pair)
@@ -123,9 +132,11 @@ class RowPreparer:
         if self._find_special(self._prompts.own_text(record, prompt)):
             draft.warn("special_tokens")
 
-    def _extras(self, prompt: Prompt, given: str | None) -> str | None:
-        """What must be known of a row when its answer is there."""
+    def _extras(self, prompt: Prompt, given: str | None, adapter: str | None) -> str | None:
+        """What the engine must know of a row, and what must be known when its answer is there."""
         extras: dict[str, Any] = orjson.loads(given) if given else {}
+        if adapter is not None:
+            extras[ADAPTER] = adapter
         if self._keep_tools and prompt.tools:
             extras["tools"] = prompt.tools
         if self._keep_kwargs and prompt.template_kwargs:
@@ -169,7 +180,13 @@ class RowPreparer:
         try:
             chats.append((draft, self._tokenizer.render_chat(prompt)))
         except RowError as error:
-            draft.reject(error.code, error.message)
+            if not self._merge_roles or error.code != "chat_template_error" or draft.merged:
+                draft.reject(error.code, error.message)
+                return
+            draft.merged = True
+            draft.prompt = prompt._replace(messages=merge_roles(prompt.messages or []))
+            draft.warn("roles_merged")
+            self._render_chat(draft, draft.prompt, chats)
 
     def _fit(self, draft: _Draft, prompt: Prompt) -> None:
         """Check the token ids and make prompt and answer fit the context together."""

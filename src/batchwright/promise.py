@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import orjson
 
+from batchwright.adapters import other_bases
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
 from batchwright.core.pilot import PilotReport
@@ -57,6 +58,7 @@ class Promise:
         self._began_at: float | None = None
         self._of_all_rows = False
         self._drift_told = False
+        self._notes = other_bases(job)
 
     @property
     def has_budget(self) -> bool:
@@ -84,6 +86,10 @@ class Promise:
 
     def look(self, state: RunState, progress: Progress) -> list[str]:
         """What is new to say."""
+        notes, self._notes = self._notes, []
+        return [*notes, *self._of_pilot(state, progress)]
+
+    def _of_pilot(self, state: RunState, progress: Progress) -> list[str]:
         if not state.pilot or not all(chunk.name in state.done for chunk in state.pilot):
             return []
         before, known = self._report, self._of_all_rows

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from batchwright.adapters import adapter_options
 from batchwright.config.job import Job
 from batchwright.constraints.backends import CONFIG_OPTION, default_config
 from batchwright.core.errors import BatchwrightError, JobError, Stopped
@@ -132,7 +133,7 @@ def pilot(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threa
 
 def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> EngineSettings:
     """What the engine is started with: the job's own options, then the plan's, then defaults."""
-    options = {**manifest.planned, **job.engine.options}
+    options = {**adapter_options(job), **manifest.planned, **job.engine.options}
     for ours in ("replicas", "engines_per_gpu"):
         options.pop(ours, None)
     max_num_seqs = int(options.pop("max_num_seqs", DEFAULT_MAX_NUM_SEQS[job.engine.kind]))
@@ -156,6 +157,7 @@ def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> Engin
         vocab_size=tokenizer.vocab_size,
         options=options,
         task=with_step_token(job.task_settings(), job.scoring.step_token, tokenizer),
+        adapters=job.model.adapters,
     )
 
 

@@ -96,6 +96,7 @@ class Signer:
             sampling=[row.sampling for row in rows],
             scripts=self._scripts(batch, rows),
             block_size=self._block_size,
+            extras=[row.extras for row in rows],
         )
 
     def token_ids(self, number: int, index: int) -> list[int]:
@@ -133,7 +134,9 @@ class Signer:
             )
         except RowError as error:
             return _Row(draft.id, error.code, full, [], 0, draft.sampling, None)
-        return _Row(draft.id, None, full, ids, max_tokens, draft.sampling, draft.prompt)
+        return _Row(
+            draft.id, None, full, ids, max_tokens, draft.sampling, draft.prompt, draft.extras
+        )
 
     def _scripts(self, batch: RowBatch, rows: list[_Row]) -> npt.NDArray[np.int8]:
         scripts = np.full(len(rows), -1, dtype=np.int8)
@@ -153,6 +156,7 @@ class _Row:
     max_tokens: int
     sampling: str
     prompt: Any
+    extras: str | None = None
 
 
 _UNSEEN = _Row(None, NOT_TAKEN, NOT_COUNTED, [], 0, "{}", None)

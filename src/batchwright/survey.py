@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 import batchwright
+from batchwright.adapters import adapter_marks, check_adapters
+from batchwright.compatibility import check_here
 from batchwright.config.job import Embedding, Job, PromptSource, Sampling, Scoring, Section
 from batchwright.constraints.compiler import job_compiler
 from batchwright.core.errors import InputError, JobError, RowError
@@ -27,7 +29,7 @@ from batchwright.read.splits import cut_splits
 from batchwright.roles import job_tokenizer, with_step_token
 from batchwright.rundir.manifest import Manifest, encode_input_type
 from batchwright.tokens.context import context_length
-from batchwright.tokens.load import read_chat_template
+from batchwright.tokens.load import names_file, read_chat_template
 from batchwright.tokens.pooling import input_length, resolve_embedding
 from batchwright.tokens.scoring import resolve_scoring
 from batchwright.validate.embedding_body import wanted_dimensions
@@ -129,6 +131,8 @@ def check_engine(job: Job) -> None:
             "no model is given", "Name one: --model NAME, or model.name in the job file."
         )
     check_model(job.model.name, job.engine.options)
+    check_adapters(job)
+    check_here(job)
 
 
 def check_task(job: Job) -> None:
@@ -306,7 +310,13 @@ def _fingerprint(job: Job, files: Sequence[SourceFile], input_format: str) -> di
         "prompt": job.prompt.model_dump(mode="json"),
         "model": {
             **job.model.model_dump(mode="json", include={"name", "revision", "tokenizer"}),
-            "chat_template": digest(read_chat_template(template)) if template else None,
+            "chat_template": _template_mark(template) if template else None,
+            # Runs that were begun by an earlier version have no such key.
+            **(
+                {"adapters": adapter_marks(job.model), "adapter": job.model.adapter}
+                if job.model.adapters
+                else {}
+            ),
         },
         "sampling": job.sampling.model_dump(mode="json", exclude_none=True),
         "task": job.task,
@@ -323,6 +333,11 @@ def _fingerprint(job: Job, files: Sequence[SourceFile], input_format: str) -> di
 
 def _section(section: Section, *, shown: bool) -> dict[str, Any] | None:
     return section.model_dump(mode="json") if shown else None
+
+
+def _template_mark(template: str) -> str:
+    """The content of a file, or the name of one of the model's own templates."""
+    return digest(read_chat_template(template)) if names_file(template) else template
 
 
 def _tools() -> dict[str, str]:

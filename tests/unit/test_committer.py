@@ -152,3 +152,11 @@ def test_an_outcome_is_taken_in_for_the_copies_too(run: SmallRun) -> None:
     failed = active.take_in(Outcome(1, [], error_code="timeout", error="late"), 40, 2.0)
     assert [(one.row, one.cached_tokens) for one in failed] == [(1, 0)]
     assert active.hand_over(3.0) == found + failed
+
+
+def test_the_same_request_to_another_adapter_is_no_copy() -> None:
+    extras = ["", '{"adapter":"one"}', '{"adapter":"two"}', '{"adapter":"one"}']
+    requests = [asked(row, [1])._replace(extras=extra) for row, extra in enumerate(extras)]
+    firsts, copies = set_copies_apart(requests)
+    assert [request.row for request in firsts] == [0, 1, 2]
+    assert copies == {1: [3]}

@@ -146,6 +146,8 @@ def test_the_codes_that_need_other_jobs(tmp_path: Path) -> None:
     rows = prepared(tmp_path / "d", [line, line | {"body": None}])
     assert [row["error_code"] for row in rows] == [None, "bad_envelope"]
     seen.update(row["error_code"] for row in rows)
+    rows = prepared(tmp_path / "e", [{**GOOD, "adapter": "x"}], model__adapters={"y": "folder"})
+    seen.add(rows[0]["error_code"])
     assert seen - {None} == REJECTION_CODES.keys() - {"duplicate_id"}
 
 
@@ -485,3 +487,63 @@ def test_what_an_answer_is_read_with_travels_beside_the_row(tmp_path: Path) -> N
         "tools": tools,
         "chat_template_kwargs": {"enable_thinking": False},
     }
+
+
+ADAPTERS = {"one": "some/folder", "two": "other/folder"}
+
+
+def adapter_in(row: dict[str, Any]) -> str | None:
+    return json.loads(row["extras"])["adapter"] if row["extras"] else None
+
+
+def test_adapters_of_rows_travel_in_their_extras(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        GOOD,
+        {"id": "b", "prompt": "b", "adapter": "two"},
+        {"id": "c", "prompt": "c", "model": "one"},
+    ]
+    found = prepared(tmp_path / "rows", rows, model__adapters=ADAPTERS)
+    assert [adapter_in(row) for row in found] == [None, "two", "one"]
+    found = prepared(tmp_path / "job", rows, model__adapters=ADAPTERS, model__adapter="one")
+    assert [adapter_in(row) for row in found] == ["one", "two", "one"]
+
+
+def test_an_envelopes_model_is_an_adapter_if_there_are_any(tmp_path: Path) -> None:
+    def line(name: str | None) -> Row:
+        body = {"prompt": "x", "model": name}
+        return {"custom_id": str(name), "method": "POST", "url": "/v1/completions", "body": body}
+
+    found = prepared(tmp_path, [line("two"), line(None), line("gpt-9")], model__adapters=ADAPTERS)
+    assert [adapter_in(row) for row in found] == ["two", None, None]
+    assert [row["error_code"] for row in found] == [None, None, "unknown_adapter"]
+    assert "one, two" in found[2]["error"]
+    assert [row["warnings"] for row in found] == [None, None, None]
+
+
+class StrictTokenizer(ByteTokenizer):
+    """A template that knows users and assistants in turn, and nobody else."""
+
+    def render_chat(self, prompt: Prompt) -> str:
+        roles = [turn["role"] for turn in prompt.messages or []]
+        if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
+            raise RowError("chat_template_error", "roles must alternate")
+        return "".join(f"<{turn['content']}>" for turn in prompt.messages or [])
+
+
+def test_messages_that_the_template_refuses_are_merged_if_asked(tmp_path: Path) -> None:
+    def row(*pairs: tuple[str, str]) -> Row:
+        return {"messages": [{"role": role, "content": content} for role, content in pairs]}
+
+    rows = [
+        row(("user", "hi")),
+        row(("system", "Be brief."), ("user", "hi")),
+        row(("user", "one"), ("user", "two")),
+        row(("assistant", "first"), ("user", "hi")),
+    ]
+    strict = StrictTokenizer()
+    refused = prepared(tmp_path / "a", rows, tokenizer=strict)
+    assert [one["error_code"] for one in refused] == [None, *["chat_template_error"] * 3]
+    merged = prepared(tmp_path / "b", rows, tokenizer=strict, prompt__role_fallback="merge")
+    assert [one["error_code"] for one in merged] == [None, None, None, "chat_template_error"]
+    assert [text_of(one) for one in merged[:3]] == ["<hi>", "<Be brief.\n\nhi>", "<one\n\ntwo>"]
+    assert [one["warnings"] for one in merged[:3]] == [None, ["roles_merged"], ["roles_merged"]]

@@ -63,6 +63,10 @@ class PromptSource(Section):
     chat_template_kwargs: dict[str, Any] = {}
     """Values for the chat template, such as `enable_thinking: false`; a row's own column
     `chat_template_kwargs` is laid on top."""
+    role_fallback: Literal["reject", "merge"] = "reject"
+    """What becomes of messages whose roles the model's chat template refuses: `merge` puts a system
+    text ahead of the first user message, joins neighbours of one role, and marks the row with the
+    warning `roles_merged`."""
     chat: bool | None = None
     """Send a `column` or `template` prompt as a chat message. Unset: if the model has a chat
     template."""
@@ -78,7 +82,13 @@ class Model(Section):
     tokenizer: str | None = None
     """Folder or hub id of the tokenizer, if it is not the model's."""
     chat_template: str | None = None
-    """Path of a Jinja2 file that replaces the model's chat template."""
+    """A Jinja2 file that replaces the model's chat template, or the name of one of the model's own
+    templates (`rag`, …) where it has several."""
+    adapters: dict[Annotated[str, Field(min_length=1)], Annotated[str, Field(min_length=1)]] = {}
+    """LoRA adapters by name: each is a folder or a hub id. A row's column `adapter` says which of
+    them answers it; in rows that are requests themselves, and in batch lines, `model` does too."""
+    adapter: str | None = None
+    """The one of `adapters` for rows that name none; unset, the model itself."""
     dtype: str = "auto"
     """Weights' type, by vLLM's names."""
     reasoning_parser: str | None = None
@@ -92,6 +102,15 @@ class Model(Section):
     unless given."""
     trust_remote_code: bool = False
     """Let the model's own Python code run on this machine."""
+
+    @model_validator(mode="after")
+    def _adapters_are_known(self) -> Model:
+        if self.adapter is not None and self.adapter not in self.adapters:
+            known = ", ".join(sorted(self.adapters)) or "none"
+            raise ValueError(f"adapter: {self.adapter} is not one of adapters (there are: {known})")
+        if self.name and self.name in self.adapters:
+            raise ValueError(f"adapters: {self.name} is the model's own name; give another")
+        return self
 
 
 class Sampling(SamplingFields):

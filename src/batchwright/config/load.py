@@ -130,13 +130,25 @@ def _fill_empty_sections(data: dict[str, Any]) -> None:
 def _resolve_paths(data: dict[str, Any], folder: Path) -> None:
     for section, key in _PATHS:
         part = data.get(section)
-        if isinstance(part, dict) and part.get(key):
+        if isinstance(part, dict) and part.get(key) and not _is_name(key, part[key], folder):
             part[key] = _resolved(part[key], folder)
     for section, key in _MAYBE_PATHS:
         part = data.get(section)
         name = part.get(key) if isinstance(part, dict) else None
         if part and isinstance(name, str) and name and Path(_resolved(name, folder)).is_dir():
             part[key] = _resolved(name, folder)
+    model = data.get("model")
+    adapters = model.get("adapters") if isinstance(model, dict) else None
+    if isinstance(adapters, dict):
+        for name, path in adapters.items():
+            if isinstance(path, str) and path and Path(_resolved(path, folder)).is_dir():
+                adapters[name] = _resolved(path, folder)
+
+
+def _is_name(key: str, value: Any, folder: Path) -> bool:
+    """Whether a chat template is given by its name among the model's own: a word, no file."""
+    word = key == "chat_template" and isinstance(value, str) and not set("./~") & set(value)
+    return word and not (folder / value).is_file()
 
 
 def _resolved(value: Any, folder: Path) -> Any:

@@ -142,6 +142,7 @@ REJECTION_CODES: dict[str, str] = {
     "template_error": "The prompt template failed on this row.",
     "chat_template_error": "The model's chat template refuses these messages.",
     "no_chat_template": "The row has messages, but the model has no chat template.",
+    "unknown_adapter": "The row names an adapter or a model that the job does not have.",
     "prompt_too_long": "The prompt has more tokens than the limit leaves room for.",
     "bad_sampling": "A sampling field of this row has a wrong value.",
     "bad_schema": "The row's own schema, regex or grammar cannot be compiled, or not in time.",
@@ -168,6 +169,7 @@ WARNING_CODES: dict[str, str] = {
     "empty_answer": "The model ended at once: the answer is empty.",
     "document_skipped": "A document of the row's list is missing, empty or too long: its score is null.",
     "model_ignored": "The row names another model; the job's model answers.",
+    "roles_merged": "Messages were merged into the roles that the model's chat template knows.",
 }
 
 ROW_CODES: dict[str, str] = {**REJECTION_CODES, **FAILURE_CODES}

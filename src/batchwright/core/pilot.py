@@ -131,6 +131,7 @@ class PilotReport:
         gpu_memory_bytes: of one card, at its peak; None if not known.
         assumptions: what the figures rest on, in words.
         outputs: output tokens of the pilot's answers.
+        accepted_share: of the tokens that speculative decoding proposed; None without it.
         plan_changes: settings that the plan has otherwise now that the answers are known.
     """
 
@@ -160,6 +161,7 @@ class PilotReport:
     usd: Interval | None
     gpu_use: float | None = None
     gpu_memory_bytes: int | None = None
+    accepted_share: float | None = None
     assumptions: tuple[str, ...] = ()
     outputs: LengthHistogram = NO_LENGTHS
     plan_changes: tuple[str, ...] = ()

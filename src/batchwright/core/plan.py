@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from batchwright.core.beside import Draft, LoraSlots
+
 
 @dataclass(frozen=True, slots=True)
 class Latent:
@@ -85,6 +87,8 @@ class ModelFacts:
         latent: set for multi-head latent attention.
         window: set when some layers have a sliding window.
         experts: set for a mixture of experts.
+        lora: set when the engine keeps room for adapters.
+        draft: set with speculative decoding.
     """
 
     architecture: str
@@ -111,6 +115,8 @@ class ModelFacts:
     latent: Latent | None = None
     window: Window | None = None
     experts: Experts | None = None
+    lora: LoraSlots | None = None
+    draft: Draft | None = None
 
     @property
     def head_parameters(self) -> int:

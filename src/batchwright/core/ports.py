@@ -24,6 +24,7 @@ class EngineSettings:
         max_num_seqs: rows that run at the same time at most.
         max_model_len: prompt and output tokens of one row at most.
         task: what is asked of the model.
+        adapters: folder or hub id of each LoRA adapter, by the name that requests use.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class EngineSettings:
     vocab_size: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     task: TaskSettings = GENERATE
+    adapters: dict[str, str] = field(default_factory=dict)
 
     @property
     def embedding(self) -> EmbeddingSettings | None:
@@ -64,6 +66,8 @@ class EngineGauges:
         steps: made since the start.
         prompt_tokens: computed since the start; those that the prefix cache saved do not count.
         output_tokens: made since the start, also those of rows that are not finished.
+        drafted_tokens: proposed by speculative decoding since the start.
+        accepted_tokens: of those, the ones that the model itself would have made.
     """
 
     running: int = 0
@@ -73,6 +77,8 @@ class EngineGauges:
     steps: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class Engine(Protocol):

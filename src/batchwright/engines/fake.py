@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from batchwright.core.errors import JobError
+from batchwright.core.extras import adapter_of
 from batchwright.core.outcomes import Outcome
 from batchwright.core.pieces import pieces_of
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
@@ -170,6 +171,9 @@ class FakeEngine:
             return "the prompt is empty"
         if max(ids) >= vocab_size or min(ids) < 0:
             return f"a token id lies outside the vocabulary of {vocab_size}"
+        adapter = adapter_of(request.extras)
+        if adapter is not None and adapter not in self._settings.adapters:
+            return f"there is no adapter {adapter}"
         task = self._settings.task
         length = max(pieces_of(request).lengths) if task.makes_scores else len(ids)
         if length + (1 if task.makes_text else 0) > self._settings.max_model_len:

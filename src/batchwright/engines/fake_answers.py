@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import orjson
 
+from batchwright.core.extras import adapter_of
 from batchwright.core.outcomes import Logprob, More, Outcome, Sample, TokenLogprobs
 from batchwright.core.records import Request
 
@@ -108,7 +109,11 @@ class AnswerMaker:
         self, request: Request, sampling: Sampling, number: int
     ) -> tuple[int, int]:
         """Tokens that a sample would have without a cap, and where in the pool it begins."""
-        digest = zlib.crc32(array("i", request.token_ids), sampling.seed + number)
+        seed = sampling.seed + number
+        adapter = adapter_of(request.extras)
+        if adapter is not None:  # another adapter, another model
+            seed = zlib.crc32(adapter.encode(), seed & 0xFFFFFFFF)
+        digest = zlib.crc32(array("i", request.token_ids), seed)
         if sampling.ignore_eos:
             wanted = request.max_tokens + 1
         else:

@@ -19,7 +19,9 @@ from batchwright.core.plan import default_batched_tokens
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.options import refuse_unknown
+from batchwright.engines.vllm_lora import LoraAdapters
 from batchwright.engines.vllm_params import read_logprobs, sampling_params, with_config_objects
+from batchwright.engines.vllm_readings import Readings
 from batchwright.engines.vllm_setup import (
     CPU_BATCHED_TOKENS,
     OWN_OPTIONS,
@@ -31,50 +33,6 @@ from batchwright.engines.vllm_setup import (
 )
 
 CORE_CHECK_S = 0.5
-
-
-class Readings:
-    """Gauges and counters, taken from what vLLM's core says of each step.
-
-    vLLM's own statistics (`IterationStats` and the Prometheus logger that it always adds) look at
-    each token several times: with 1,024 running rows they took half of the front-end's time (0.32).
-    The front-end shares its thread with whatever feeds it, so they are left out.
-    """
-
-    def __init__(self) -> None:
-        self.running = 0
-        self.waiting = 0
-        self.kv_use = 0.0
-        self.preemptions = 0
-        self.prompt_tokens = 0
-        self.output_tokens = 0
-
-    def watch(self, engine: Any) -> None:
-        """Read every step of an LLMEngine from now on, in place of its own statistics."""
-        client = engine.engine_core
-        get_output = client.get_output
-
-        def read_output() -> Any:
-            outputs = get_output()
-            self.count(outputs.scheduler_stats, outputs.outputs)
-            return outputs
-
-        client.get_output = read_output
-        engine.logger_manager = None
-        engine.log_stats = engine.output_processor.log_stats = False
-
-    def count(self, scheduler: Any, outputs: Sequence[Any]) -> None:
-        """Take in a step: the scheduler's state after it, and each row's new tokens."""
-        if scheduler is not None:
-            self.running = scheduler.num_running_reqs
-            self.waiting = scheduler.num_waiting_reqs
-            self.kv_use = scheduler.kv_cache_usage
-        for output in outputs:
-            self.output_tokens += len(output.new_token_ids)
-            if output.prefill_stats is not None:  # with the row's first token, once
-                self.prompt_tokens += output.prefill_stats.num_computed_tokens
-            if output.events:
-                self.preemptions += sum(event.type.name == "PREEMPTED" for event in output.events)
 
 
 class VllmEngine:
@@ -90,6 +48,7 @@ class VllmEngine:
         self._engine: Any = None
         self._settings = EngineSettings("vllm", "", max_num_seqs=1, max_model_len=1)
         self._readings = Readings()
+        self._adapters = LoraAdapters({})
         self._rows: dict[int, Any] = {}  # row in flight -> its SamplingParams
         self._refused: list[Outcome] = []
         self._steps = 0
@@ -102,7 +61,9 @@ class VllmEngine:
         prepare_environment(settings.options, on_cpu=on_cpu)
         version = import_vllm()
         self._settings = settings
+        self._adapters = LoraAdapters(settings.adapters)
         self._engine = build_engine(settings, self._readings, on_cpu=on_cpu)
+        self._adapters.load(self._engine)
         self._stopped = threading.Event()
         watch_core(self._engine, self._stopped)
         self._make_params = lru_cache(maxsize=4096)(
@@ -124,7 +85,10 @@ class VllmEngine:
                 # vLLM makes a copy for the row, so equal parameters may be the same object.
                 params, priority = self._make_params(request.sampling, request.max_tokens)
                 prompt = tokens_input(list(request.token_ids))
-                self._engine.add_request(str(request.row), prompt, params, priority=priority)
+                lora = self._adapters.of_request(request.extras)
+                self._engine.add_request(
+                    str(request.row), prompt, params, lora_request=lora, priority=priority
+                )
             except refusals as error:
                 self._refused.append(refused(request.row, error))
             else:
@@ -157,6 +121,8 @@ class VllmEngine:
             steps=self._steps,
             prompt_tokens=readings.prompt_tokens,
             output_tokens=readings.output_tokens,
+            drafted_tokens=readings.drafted_tokens,
+            accepted_tokens=readings.accepted_tokens,
         )
 
     def stop(self) -> None:

@@ -23,7 +23,6 @@ from batchwright.core.tasks import TaskSettings
 from batchwright.engines.pooled import Numbers, check_width, score_outcome
 from batchwright.engines.vectors import finished, vector_outcomes
 from batchwright.engines.vllm import (
-    Readings,
     build_engine,
     import_vllm,
     refusal_types,
@@ -32,6 +31,7 @@ from batchwright.engines.vllm import (
     step,
     watch_core,
 )
+from batchwright.engines.vllm_readings import Readings
 from batchwright.engines.vllm_setup import (
     CPU_BATCHED_TOKENS,
     GPU_BATCHED_TOKENS,

@@ -139,10 +139,24 @@ def engine_arguments(
         defaults["watermark"] = KV_WATERMARK
     own = {*OWN_OPTIONS, *SETTINGS_OPTIONS}
     given = {name: value for name, value in settings.options.items() if name not in own}
-    return {
+    arguments = {
         **defaults,
         **given,
         "model": settings.model,
         "max_num_seqs": settings.max_num_seqs,
         "max_model_len": settings.max_model_len,
     }
+    return {**arguments, **_free_slot(settings, arguments)} if on_cpu else arguments
+
+
+def _free_slot(settings: EngineSettings, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """One LoRA slot more than there are adapters, on CPUs, whatever was asked for.
+
+    There vLLM gives a row without an adapter, in a batch with others that have one, what is in the
+    last slot, for it reads index -1 as such (`vllm/lora/ops/torch_ops/lora_ops.py`; pull request
+    48421). An adapter there would answer rows that asked for none; nothing does no harm.
+    """
+    if not settings.adapters:
+        return {}
+    slots = max(int(arguments.get("max_loras", 1)), len(settings.adapters) + 1)
+    return {"max_loras": slots, "max_cpu_loras": max(slots, arguments.get("max_cpu_loras") or 0)}

@@ -33,6 +33,8 @@ def pilot_line(report: PilotReport) -> str:
 
 def _measured(report: PilotReport) -> list[str]:
     engine = f"KV cache in use up to {report.kv_use:.0%} · {report.preemptions:,} preemptions"
+    if report.accepted_share is not None:
+        engine += f" · {report.accepted_share:.0%} of the proposed tokens accepted"
     if report.gpu_use is not None:
         engine += f" · GPU busy {report.gpu_use:.0%}"
     if report.gpu_memory_bytes is not None:

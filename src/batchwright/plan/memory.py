@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass, replace
 
 from batchwright.core.plan import GpuFacts, Memory, ModelFacts
+from batchwright.plan.lora import lora_bytes
 
 MIB = 1 << 20
 GB = 1e9
@@ -61,6 +62,9 @@ def plan_memory(facts: ModelFacts, gpu: GpuFacts, sizes: Sizes) -> Memory:
     """Every term, in bytes per card."""
     allowed = math.ceil(gpu.memory_bytes * sizes.gpu_memory_utilization)
     weights = weights_per_gpu(facts, sizes.tensor_parallel_size, sizes.pipeline_parallel_size)
+    weights += lora_bytes(facts, sizes.tensor_parallel_size, sizes.pipeline_parallel_size)
+    if facts.draft:  # whole in the last stage of a pipeline (`GPUModelRunner`)
+        weights += math.ceil(facts.draft.weight_bytes / sizes.tensor_parallel_size)
     activations = activation_bytes(facts, sizes)
     stage_layers = math.ceil(facts.layers / sizes.pipeline_parallel_size)
     graphs = sizes.captured * GRAPH_BYTES_PER_LAYER * stage_layers
@@ -119,10 +123,21 @@ def activation_bytes(facts: ModelFacts, sizes: Sizes) -> int:
     tokens, tensor_parallel = sizes.max_num_batched_tokens, sizes.tensor_parallel_size
     widest = max(_mlp_width(facts) // tensor_parallel, _attention_width(facts) // tensor_parallel)
     block = tokens * (2 * facts.hidden + widest) * facts.dtype_bytes
-    rows = min(sizes.max_num_seqs, tokens)
+    # With a draft, every proposed token of a row is sampled in the same step.
+    rows = min(sizes.max_num_seqs * (1 + lookahead(facts)), tokens)
     logits = rows * facts.vocab * (facts.dtype_bytes + 4)
     sampler = logits + tokens * facts.hidden * facts.dtype_bytes
     return max(block, sampler)
+
+
+def lookahead(facts: ModelFacts) -> int:
+    """Tokens for which a running row needs KV blocks before it is known whether they stay."""
+    return facts.draft.tokens if facts.draft else 0
+
+
+def draft_kv_bytes(facts: ModelFacts, tensor_parallel: int) -> int:
+    """KV cache of one token in the draft's layers on one card; it comes out of the same pool."""
+    return math.ceil(facts.draft.kv_bytes_per_token / tensor_parallel) if facts.draft else 0
 
 
 def _mlp_width(facts: ModelFacts) -> int:
@@ -180,19 +195,22 @@ def kv_groups(facts: ModelFacts) -> tuple[int, int, int]:
 def block_bytes(facts: ModelFacts, sizes: Sizes) -> int:
     """One block of the pool: `block_size` tokens in the layers of one group, on one card."""
     layers = math.ceil(kv_groups(facts)[0] / sizes.pipeline_parallel_size)
-    return math.ceil(layers * sizes.block_size * kv_layer_bytes(facts, sizes.tensor_parallel_size))
+    own = math.ceil(layers * sizes.block_size * kv_layer_bytes(facts, sizes.tensor_parallel_size))
+    return own + sizes.block_size * draft_kv_bytes(facts, sizes.tensor_parallel_size)
 
 
 def kv_per_token_and_gpu(facts: ModelFacts, sizes: Sizes) -> int:
     """KV cache of one token in all layers of one card, in bytes."""
     layers = math.ceil(facts.layers / sizes.pipeline_parallel_size)
-    return math.ceil(layers * kv_layer_bytes(facts, sizes.tensor_parallel_size))
+    own = math.ceil(layers * kv_layer_bytes(facts, sizes.tensor_parallel_size))
+    return own + draft_kv_bytes(facts, sizes.tensor_parallel_size)
 
 
 def blocks_of_row(facts: ModelFacts, sizes: Sizes, tokens: float) -> float:
     """Blocks that a running row of so many tokens holds; fractions where `tokens` is a mean."""
     _, full, narrow = kv_groups(facts)
     half = 0.5 * (sizes.block_size - 1)  # the last block is half empty on average
+    tokens += lookahead(facts)
     found = full * (tokens + half) / sizes.block_size
     if facts.window and narrow:
         seen = min(tokens, facts.window.tokens)

@@ -7,6 +7,7 @@ per weight with the scales:
 - awq, gptq: `bits` + a 16-bit scale and a `bits`-bit zero per group (AWQ, arXiv 2306.00978; GPTQ,
   arXiv 2210.17323; group_size 128 by default): 4.16 for 4 bits.
 - bitsandbytes NF4: 4 + a 32-bit absmax per 64 weights = 4.5 (QLoRA, arXiv 2305.14314); int8: 8.
+- nvfp4: 4 + an fp8 scale per 16 = 4.5 (NVIDIA ModelOpt, compressed-tensors).
 - mxfp4: 4 + an 8-bit scale per 32 = 4.25, experts only (OCP Microscaling Formats 1.0; gpt-oss).
 """
 
@@ -19,9 +20,15 @@ from typing import Any
 from batchwright.core.errors import JobError
 from batchwright.plan.parameters import Parameters, Shape
 
-# What vLLM can do to an unquantised checkpoint while it loads it.
-ON_LOAD = ("fp8", "bitsandbytes")
-_ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq", "fbgemm_fp8": "fp8", "gpt_oss_mxfp4":
+# What vLLM can do to an unquantised checkpoint while it loads it, with the bits per weight. `fp8`
+# and `bitsandbytes` are of versions before 0.32; the others are 0.32's own (`_ONLINE_SHORTHANDS` in
+# `vllm/config/quantization.py`). mxfp8 has an 8-bit scale per 32 weights, nvfp4 one per 16.
+ON_LOAD = {
+    "fp8": 8.0, "bitsandbytes": 4.5, "fp8_per_tensor": 8.0, "fp8_per_block": 8.0,
+    "fp8_per_channel": 8.0, "int8_per_channel_weight_only": 8.0, "mxfp8": 8.25,
+    "nvfp4_per_token": 4.5,
+}  # fmt: skip
+_ALIASES = {"awq_marlin": "awq", "auto_awq": "awq", "gptq_marlin": "gptq", "auto_gptq": "gptq", "fbgemm_fp8": "fp8", "gpt_oss_mxfp4":
             "mxfp4"}  # fmt: skip
 
 
@@ -62,7 +69,7 @@ def find_quantization(config: Mapping[str, Any] | None, asked: str | None) -> Qu
     if wanted and wanted not in {found.name, method}:
         raise JobError(
             f"quantization {asked} was asked for, but the checkpoint is quantised by {method}",
-            "Leave model.quantization out, or use the unquantised checkpoint.",
+            "Leave engine.options.quantization out, or use the unquantised checkpoint.",
         )
     return found
 
@@ -75,9 +82,9 @@ def _on_load(wanted: str | None) -> Quantization:
             f"quantization {wanted} needs a checkpoint that was quantised so; this one is not",
             f"While loading, vLLM can do: {', '.join(ON_LOAD)}.",
         )
-    if wanted == "fp8":
-        return Quantization("fp8", 8.0, fp8_compute=True, on_load=True)
-    return Quantization("bitsandbytes", 4.5, on_load=True)
+    experts_only = wanted == "nvfp4_per_token"
+    fp8 = wanted.startswith("fp8")
+    return Quantization(wanted, ON_LOAD[wanted], experts_only, fp8_compute=fp8, on_load=True)
 
 
 def _stored(method: str, config: Mapping[str, Any]) -> Quantization:
@@ -86,6 +93,8 @@ def _stored(method: str, config: Mapping[str, Any]) -> Quantization:
         group = int(config.get("group_size") or config.get("q_group_size") or 128)
         scales = (16 + bits) / group if group > 0 else 0.0
         return Quantization(method, bits + scales)
+    if method == "modelopt" and "FP4" in str(config.get("quant_algo") or "").upper():
+        return Quantization(method, 4.5)
     if method in {"fp8", "modelopt"}:
         return Quantization(method, 8.0, fp8_compute=True)
     if method == "bitsandbytes":
@@ -104,6 +113,8 @@ def _compressed(config: Mapping[str, Any]) -> Quantization:
     inputs = (groups[0].get("input_activations") or {}) if groups else {}
     bits = int(weights.get("num_bits") or 8)
     group = int(weights.get("group_size") or 0)
-    scales = 16 / group if group > 0 else 0.0
+    # NVFP4 has an fp8 scale per group, the others a 16-bit one.
+    scale_bits = 8 if (bits, weights.get("type")) == (4, "float") else 16
+    scales = scale_bits / group if group > 0 else 0.0
     fp8 = bits == 8 and weights.get("type") == "float" and bool(inputs)
     return Quantization("compressed-tensors", bits + scales, fp8_compute=fp8)

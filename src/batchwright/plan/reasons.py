@@ -8,9 +8,13 @@ from typing import Any
 
 from batchwright.core.plan import GpuFacts, Memory, ModelFacts, Setting
 from batchwright.core.workload import Workload
+from batchwright.plan.lora import lora_bytes
 from batchwright.plan.memory import GB, Sizes
+from batchwright.plan.speculation import TRADE
 
 GIVEN = "given by the user"
+LOOKED_AT = frozenset({"speculative_config", "quantization", "enable_lora", "max_loras",
+                       "max_lora_rank"})  # fmt: skip
 # Rows kept waiting inside the engine, so that no step lacks one.
 QUEUED = 64
 # Host to GPU over PCIe 5.0 x16, bytes/s reached (NVIDIA H100 datasheet: 128 GB/s both ways).
@@ -67,7 +71,8 @@ def settings_of(
         if name in chosen:
             chosen[name] = Setting(value, GIVEN, chosen[name].limited_by)
         else:
-            chosen[name] = Setting(value, f"{GIVEN}; the plan does not look at it")
+            seen = "" if name in LOOKED_AT else "; the plan does not look at it"
+            chosen[name] = Setting(value, GIVEN + seen)
     return chosen
 
 
@@ -269,6 +274,25 @@ def _rest(facts: ModelFacts, gpu: GpuFacts, best: Choice) -> dict[str, Setting]:
     }  # fmt: skip
 
 
+def _companions(facts: ModelFacts, best: Choice) -> list[str]:
+    notes = []
+    sizes = best.sizes
+    if facts.lora:
+        room = lora_bytes(facts, sizes.tensor_parallel_size, sizes.pipeline_parallel_size)
+        notes.append(
+            f"Among the weights is room for {facts.lora.count} LoRA adapters of rank "
+            f"{facts.lora.rank} at a time: {room / GB:.2f} GB per card."
+        )
+    if facts.draft:
+        notes.append(
+            f"Speculative decoding ({facts.draft.method}, {facts.draft.tokens} tokens ahead) makes "
+            f"each step of {sizes.max_num_seqs:,} rows check "
+            f"{sizes.max_num_seqs * (1 + facts.draft.tokens):,} tokens; its weights take "
+            f"{facts.draft.weight_bytes / GB:.2f} GB. {TRADE}"
+        )
+    return notes
+
+
 def notes_of(
     facts: ModelFacts,
     gpu: GpuFacts,
@@ -296,6 +320,7 @@ def notes_of(
     idle = num_gpus - best.sizes.gpus * best.replicas
     if idle:
         notes.append(f"{idle} of {num_gpus} GPUs are not used.")
+    notes += _companions(facts, best)
     if not facts.weights_known:
         notes.append("The size of the weights is computed from config.json, not read.")
     if facts.dtype not in gpu.flops:

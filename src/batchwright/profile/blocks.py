@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from batchwright.core.extras import adapter_of
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -27,8 +31,22 @@ class Signatures(NamedTuple):
     offsets: npt.NDArray[np.int64]
 
 
+def adapters_apart(extras: Sequence[str | None]) -> Hashes | None:
+    """A number for each row by its adapter, for `block_signatures`; None if no row has one."""
+    names = [adapter_of(one) for one in extras]
+    if not any(names):
+        return None
+    known = {name: zlib.crc32(name.encode()) + 1 for name in set(names) if name}
+    found = np.array([known.get(name or "", 0) for name in names], dtype=np.uint64)
+    # Rows without one have the signatures that they have in a batch without any.
+    return np.where(found == 0, found, _mix(found))
+
+
 def block_signatures(
-    ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], block_size: int
+    ids: npt.NDArray[np.int32],
+    offsets: npt.NDArray[np.int64],
+    block_size: int,
+    apart: Hashes | None = None,
 ) -> Signatures:
     """Equal signatures mean equal prefixes of whole blocks, but for one pair in 2^64.
 
@@ -43,6 +61,8 @@ def block_signatures(
         ids: token ids of all rows, one after the other.
         offsets: shape (rows + 1,): row r has `ids[offsets[r]:offsets[r + 1]]`.
         block_size: tokens of an engine block.
+        apart: a number for each row; rows with different ones share nothing, as the engine's
+            cache keeps what different adapters computed apart.
     """
     starts = offsets[:-1]
     blocks_in_row = (offsets[1:] - starts) // block_size
@@ -51,6 +71,8 @@ def block_signatures(
     depth = np.arange(block_offsets[-1]) - np.repeat(block_offsets[:-1], blocks_in_row)
     first_token = np.repeat(starts, blocks_in_row) + depth * block_size
     hashes = _block_hashes(ids, first_token, block_size)
+    if apart is not None:
+        hashes = hashes ^ np.repeat(apart, blocks_in_row)
     placed = _mix(hashes ^ _mix((depth + 1).astype(np.uint64)))
     sums = np.zeros(len(placed) + 1, dtype=np.uint64)
     np.cumsum(placed, out=sums[1:])

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from batchwright.profile.blocks import Signatures, block_signatures
+from batchwright.core.extras import adapter_of
+from batchwright.profile.blocks import Signatures, adapters_apart, block_signatures
 from batchwright.profile.duplicates import prompt_digests
 
 # A row outside the sample.
@@ -78,8 +79,13 @@ def make_signs(
     sampling: Sequence[str],
     scripts: npt.NDArray[np.int8],
     block_size: int,
+    extras: Sequence[str | None] = (),
 ) -> RowSigns:
     """The signs of rows whose kept tokens are `token_ids[offsets[r]:offsets[r + 1]]`."""
+    apart = adapters_apart(extras)
+    if apart is not None:  # the same request to another adapter is another request
+        named = zip(sampling, extras, strict=True)
+        sampling = [f"{fields} {adapter_of(extra) or ''}" for fields, extra in named]
     return RowSigns(
         ids=ids,
         codes=codes,
@@ -88,7 +94,7 @@ def make_signs(
         max_tokens=np.asarray(max_tokens, dtype=np.int32),
         scripts=scripts,
         digests=prompt_digests(token_ids, offsets, max_tokens, sampling),
-        blocks=block_signatures(token_ids, offsets, block_size),
+        blocks=block_signatures(token_ids, offsets, block_size, apart),
     )
 
 
@@ -157,8 +163,17 @@ def prepared_signs(batch: pa.RecordBatch, block_size: int) -> RowSigns:
         sampling=batch.column("sampling").to_pylist(),
         scripts=np.full(len(codes), -1, dtype=np.int8),
         block_size=block_size,
+        extras=extras_column(batch),
     )
 
 
+def extras_column(batch: pa.RecordBatch) -> list[str | None]:
+    """What rows of a prepared part carry beside their tokens; empty if none of them does."""
+    if "extras" not in batch.schema.names or batch.column("extras").null_count == len(batch):
+        return []
+    return list(batch.column("extras").to_pylist())
+
+
 # The columns of a prepared part that `prepared_signs` reads.
-PREPARED = ("id", "token_ids", "max_tokens", "sampling", "truncated", "error_code")
+PREPARED = ("id", "token_ids", "max_tokens", "sampling", "truncated", "error_code",
+            "extras")  # fmt: skip

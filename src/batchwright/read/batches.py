@@ -79,21 +79,3 @@ def gather(rows: Iterator[Row], batch_rows: int) -> Iterator[RowBatch]:
         yield gathering.batch()
     if damage is not None:
         raise damage
-
-
-_KINDS: dict[type, str] = {
-    type(None): "null", bool: "bool", int: "int", float: "float", str: "string",
-    list: "list", dict: "object",
-}  # fmt: skip
-
-
-def note_kinds(batch: RowBatch, kinds: dict[str, dict[str, None]]) -> None:
-    """Note the JSON kinds of the values in each column, in the order in which they come."""
-    for record in batch.records:
-        if record is None:
-            continue
-        for name, value in record.items():
-            kind = _KINDS[type(value)]
-            if kind == "int" and not -(2**63) <= value < 2**63:
-                kind = "bigint"
-            kinds.setdefault(name, {})[kind] = None

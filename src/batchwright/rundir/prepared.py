@@ -76,7 +76,8 @@ def _open(storage: Storage, file: str, columns: Sequence[str]) -> pa.ipc.RecordB
     if not columns:
         return pa.ipc.open_file(source)
     schema = pa.ipc.open_file(source).schema
-    wanted = [schema.get_field_index(name) for name in columns]
+    # Runs of format 1 lack the column `extras`.
+    wanted = [schema.get_field_index(name) for name in columns if name in schema.names]
     return pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=wanted))
 
 

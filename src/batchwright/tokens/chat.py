@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache, lru_cache
 from typing import Any
 
 from batchwright.core.errors import JobError, RowError
 from batchwright.core.records import Prompt
 
+# Stand for the texts of messages, to see which of them a template prints.
+_SYSTEM, _USER = "xSYSTEMxTEXTx", "xUSERxTEXTx"
 
+
+@cache
 def _failures() -> tuple[type[BaseException], ...]:
     """What running a chat template can raise: Jinja's errors, and Python's from its filters."""
     from jinja2 import TemplateError
@@ -51,6 +56,7 @@ class ChatTemplate:
             what = "no default chat template" if self else "no chat template"
             raise RowError("no_chat_template", f"the model has {what}; set model.chat_template")
         check_last_role(prompt)
+        _check_system_is_shown(self._tokenizer, source, messages)
         # A template that never heard of the role would print it as if it were known.
         if "developer" not in source and any(turn["role"] == "developer" for turn in messages):
             raise RowError(
@@ -62,6 +68,41 @@ class ChatTemplate:
             )
         except self._failures as error:
             raise RowError("chat_template_error", str(error) or type(error).__name__) from None
+
+
+def _check_system_is_shown(tokenizer: Any, source: str, messages: list[dict[str, Any]]) -> None:
+    """Refuse a system text that the template would drop without a word (as Gemma's first did)."""
+    given = any(turn["role"] == "system" and turn["content"].strip() for turn in messages)
+    if given and _drops_system(tokenizer, source):
+        raise RowError(
+            "chat_template_error",
+            "the chat template leaves system messages out; prompt.role_fallback: merge puts their "
+            "text ahead of the first user message",
+        )
+
+
+@lru_cache(maxsize=64)
+def _drops_system(tokenizer: Any, source: str) -> bool:
+    """Whether a template prints the user's text and not the system's ahead of it."""
+    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": _USER}]
+    try:
+        text = _apply(tokenizer, messages, None, source, {})
+    except _failures():
+        return False  # it says so itself
+    return _USER in text and _SYSTEM not in text
+
+
+def named_template(templates: Any, name: str) -> str:
+    """One of a model's own templates. Raises JobError naming those that there are."""
+    known = templates if isinstance(templates, dict) else {"default": templates}
+    if isinstance(known.get(name), str):
+        return str(known[name])
+    names = ", ".join(sorted(key for key in known if known[key])) or "none"
+    raise JobError(
+        f"model.chat_template: {name} is neither a file nor one of the model's templates "
+        f"(there are: {names})",
+        "Give the path of a Jinja2 file, or one of these names.",
+    )
 
 
 def check_last_role(prompt: Prompt) -> None:

@@ -9,7 +9,7 @@ from batchwright.core.errors import JobError
 from batchwright.core.ports import PairEnds
 from batchwright.core.records import Prompt
 from batchwright.tokens import files
-from batchwright.tokens.chat import ChatTemplate
+from batchwright.tokens.chat import ChatTemplate, named_template
 
 # Enough of the prompt for the decoder to see that the answer is not the start of a text.
 _CONTEXT = 6
@@ -44,6 +44,7 @@ class HfTokenizer:
         revision: str | None = None,
         trust_remote_code: bool = False,
         chat_template: str | None = None,
+        template_name: str | None = None,
         model: str | None = None,
         model_revision: str | None = None,
     ) -> Self:
@@ -54,6 +55,7 @@ class HfTokenizer:
             revision: branch, tag or commit of it.
             trust_remote_code: let its Python code run here.
             chat_template: Jinja2 source that replaces the model's own.
+            template_name: of one of the model's own, in place of the default.
             model: folder or hub id of the model, if the tokenizer comes from elsewhere.
             model_revision: branch, tag or commit of it.
 
@@ -66,6 +68,12 @@ class HfTokenizer:
         if not trust_remote_code:
             _refuse_remote_code(owner, config)
         tokenizer = _load(name, revision, trust_remote_code=trust_remote_code)
+        if tokenizer.chat_template is None:
+            # Processors of older multimodal models keep theirs in a file of its own.
+            found = files.read_json(name, "chat_template.json", revision).get("chat_template")
+            tokenizer.chat_template = found if isinstance(found, str) else None
+        if template_name is not None:
+            chat_template = named_template(tokenizer.chat_template, template_name)
         if chat_template is not None:
             tokenizer.chat_template = chat_template
         generation = files.read_json(owner, "generation_config.json", owner_revision)

@@ -24,18 +24,24 @@ def load_tokenizer(
     """
     if not name and not tokenizer:
         return ByteTokenizer()
-    chat_template = None if chat_template_path is None else read_chat_template(chat_template_path)
+    chat_template = template_name = None
+    if chat_template_path is not None and names_file(chat_template_path):
+        chat_template = read_chat_template(chat_template_path)
+    elif chat_template_path is not None:
+        template_name = chat_template_path
     if not tokenizer or tokenizer == name:
         return HfTokenizer.load(
             name,
             revision=revision,
             trust_remote_code=trust_remote_code,
             chat_template=chat_template,
+            template_name=template_name,
         )
     return HfTokenizer.load(
         tokenizer,
         trust_remote_code=trust_remote_code,
         chat_template=chat_template,
+        template_name=template_name,
         model=name or None,
         model_revision=revision,
     )
@@ -49,3 +55,8 @@ def read_chat_template(path: str) -> str:
         raise JobError(
             f"model.chat_template: {path} cannot be read: {error}", "Give a Jinja2 file."
         ) from None
+
+
+def names_file(template: str) -> bool:
+    """Whether `model.chat_template` is a path; else it is the name of one of the model's own."""
+    return bool(set("./~\\") & set(template)) or Path(template).is_file()

@@ -14,13 +14,14 @@ class Asked(NamedTuple):
 
     `record` is read by a PromptBuilder without column, messages or template; `sampling` goes to
     `RowSampling.resolve_fields`; `warnings` are keys of WARNING_CODES; `extras` is for the row's
-    column of that name.
+    column of that name; `model` is what the line names.
     """
 
     record: dict[str, Any]
     sampling: dict[str, Any]
     warnings: tuple[str, ...] = ()
     extras: str | None = None
+    model: Any = None
 
 
 def check_known(body: Mapping[str, Any], known: Collection[str]) -> None:

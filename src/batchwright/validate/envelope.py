@@ -57,6 +57,7 @@ def unwrap(
     if url == EMBEDDINGS:
         embedding_body.check_dimensions(body, dimensions)
     named = body.get("model")
+    asked = asked._replace(model=named)
     if named is not None and named != model:
         asked = asked._replace(warnings=("model_ignored",))
     return asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -75,7 +76,10 @@ def test_what_needs_a_tokenizer_is_refused_without_one() -> None:
 
 def test_readings_add_up_what_the_steps_say() -> None:
     readings = Readings()
-    scheduler = SimpleNamespace(num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5)
+    drafts = SimpleNamespace(num_draft_tokens=8, num_accepted_tokens=3)
+    scheduler = SimpleNamespace(
+        num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5, spec_decoding_stats=drafts
+    )
     prefill = SimpleNamespace(num_computed_tokens=90)
     preempted = SimpleNamespace(type=SimpleNamespace(name="PREEMPTED"))
     queued = SimpleNamespace(type=SimpleNamespace(name="QUEUED"))
@@ -86,6 +90,9 @@ def test_readings_add_up_what_the_steps_say() -> None:
     ]
     readings.count(scheduler, step)
     readings.count(None, step)
+    scheduler.spec_decoding_stats = None
+    readings.count(scheduler, [])
+    assert (readings.drafted_tokens, readings.accepted_tokens) == (8, 3)
     assert (readings.running, readings.waiting, readings.kv_use) == (2, 1, 0.5)
     assert (readings.prompt_tokens, readings.output_tokens, readings.preemptions) == (180, 6, 2)
 
@@ -143,3 +150,13 @@ def test_the_stop_reason_names_what_ended_the_answer() -> None:
     assert engine._stop_reason("stop", None, [1, 7]) == "7"
     assert engine._stop_reason("length", None, [1, 7]) is None
     assert engine._stop_reason("stop", None, []) is None
+
+
+def test_on_cpus_a_slot_stays_free_for_rows_without_an_adapter() -> None:
+    asked = EngineSettings("vllm", "m", 4, 64, options={"max_loras": 1, "max_cpu_loras": 2})
+    two = replace(asked, adapters={"a": "x", "b": "y"})
+    on_cpu = vllm_setup.engine_arguments(two, on_cpu=True, batched_tokens=64)
+    assert (on_cpu["max_loras"], on_cpu["max_cpu_loras"]) == (3, 3)
+    on_gpu = vllm_setup.engine_arguments(two, on_cpu=False, batched_tokens=64)
+    assert (on_gpu["max_loras"], on_gpu["max_cpu_loras"]) == (1, 2)
+    assert vllm_setup.engine_arguments(asked, on_cpu=True, batched_tokens=64)["max_loras"] == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer
 
 from batchwright.core.errors import JobError, RowError
@@ -147,3 +148,61 @@ def test_template_of_the_job(tiny_model: Path, tmp_path: Path) -> None:
 
 def test_chatml_of_the_tiny_model_is_valid(tiny_model: Path) -> None:
     assert (tiny_model / "chat_template.jinja").read_text() == CHATML
+
+
+def test_template_in_a_json_file_of_its_own(bare: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bare, tmp_path / "json"))
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": SIMPLE}))
+    tokenizer = HfTokenizer.load(str(folder))
+    assert tokenizer.render_chat(Prompt(messages=chat("user"))) == "user: text 0\nassistant:"
+
+
+def named(folder: Path, name: str) -> Any:
+    return load_tokenizer(
+        name=str(folder), tokenizer=None, revision=None, trust_remote_code=False,
+        chat_template_path=name,
+    )  # fmt: skip
+
+
+def test_one_of_the_models_templates_by_its_name(bare: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bare, tmp_path / "several"))
+    (folder / "chat_template.jinja").write_text(SIMPLE)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text("R" + SIMPLE)
+    render = Prompt(messages=chat("user"))
+    assert named(folder, "rag").render_chat(render) == "Ruser: text 0\nassistant:"
+    assert named(folder, "default").render_chat(render) == "user: text 0\nassistant:"
+    with pytest.raises(JobError, match=r"other is neither a file nor .*there are: default, rag"):
+        named(folder, "other")
+
+
+def test_a_system_text_that_the_template_drops_is_refused(bare: Path, tmp_path: Path) -> None:
+    dropping = (
+        "{% for m in messages if m['role'] != 'system' %}{{ m['content'] }}\n{% endfor %}answer:"
+    )
+    folder = set_template(Path(shutil.copytree(bare, tmp_path / "dropping")), dropping)
+    tokenizer = HfTokenizer.load(str(folder))
+    assert tokenizer.render_chat(Prompt(messages=chat("user"))) == "text 0\nanswer:"
+    with pytest.raises(RowError, match="leaves system messages out"):
+        tokenizer.render_chat(Prompt(messages=chat("system", "user")))
+    blank = [{"role": "system", "content": " "}, *chat("user")]
+    assert tokenizer.render_chat(Prompt(messages=blank)) == "text 0\nanswer:"
+
+
+@pytest.mark.parametrize("writes_bos", [True, False])
+def test_a_chat_has_the_bos_that_its_template_writes_and_no_other(
+    bare: Path, tmp_path: Path, writes_bos: bool
+) -> None:
+    folder = Path(shutil.copytree(bare, tmp_path / "bos"))
+    backend = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ahead = processors.TemplateProcessing("<|endoftext|> $A", None, [("<|endoftext|>", 0)])
+    backend.post_processor = processors.Sequence([processors.ByteLevel(), ahead])
+    backend.save(str(folder / "tokenizer.json"))
+    set_template(folder, ("<|endoftext|>" if writes_bos else "") + SIMPLE)
+    tokenizer = HfTokenizer.load(str(folder))
+    text = tokenizer.render_chat(Prompt(messages=chat("user")))
+    (ids,) = tokenizer.encode([text], add_special_tokens=False)
+    assert ids.count(0) == int(writes_bos)
+    plain, marked = tokenizer.encode(["hi", "<|endoftext|>hi"], add_special_tokens=True)
+    assert plain == marked
+    assert plain.count(0) == 1
