@@ -73,6 +73,8 @@ class ActiveChunk:
         A copy's whole prompt counts as cached. Failures are copied too: the same request would be
         refused, kill the engine or take too long once more. `retry` runs them all again.
         """
+        if outcome.more is not None and outcome.more.prompt_tokens is not None:
+            prompt_tokens = outcome.more.prompt_tokens
         cached = prompt_tokens if outcome.error_code is None else 0
         found = [outcome]
         for row in self.copies.get(outcome.row, ()):
@@ -228,12 +230,13 @@ def set_copies_apart(
     """
     firsts: list[Request] = []
     copies: dict[int, list[int]] = {}
-    known: dict[tuple[bytes, int, str], int] = {}
+    known: dict[tuple[bytes, int, str, str], int] = {}
     for request in requests:
         first = request.row
         if is_greedy(request.sampling):
             ids = array("i", request.token_ids).tobytes()
-            first = known.setdefault((ids, request.max_tokens, request.sampling), request.row)
+            asked = (ids, request.max_tokens, request.sampling, request.extras)
+            first = known.setdefault(asked, request.row)
         if first == request.row:
             firsts.append(request)
         else:

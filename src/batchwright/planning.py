@@ -61,6 +61,11 @@ def plan_job(job: Job, profile: LengthProfile) -> Plan:
     """
     if job.task == "embed":
         raise JobError("there is no plan for task: embed: its batches suit themselves to the rows")
+    if job.engine.kind == "openai":
+        raise JobError(
+            "there is no plan for engine.kind: openai: whoever runs the endpoint has planned it",
+            "`batchwright pilot` measures how fast it is.",
+        )
     return plan_on(choose_cards(job), job, profile, outputs=profile.outputs)
 
 

@@ -16,6 +16,8 @@ from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split
 from batchwright.core.sampling import PRESETS
 from batchwright.core.schemas import prepared_schema
+from batchwright.engines.openai_options import endpoint_options
+from batchwright.engines.openai_request import row_extras
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
@@ -75,6 +77,7 @@ class RowPreparer:
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._sampling = make_row_sampling(job)
         self._find_special = special_token_finder(tokenizer.special_tokens)
+        self._endpoint = endpoint_options(job)
 
     def prepare(self, batch: RowBatch) -> list[_Draft]:
         """One draft per row, in order."""
@@ -161,6 +164,10 @@ class RowPreparer:
             else:
                 shortest = shortest_answer(draft.sampling)
                 fitted = self._fitter.fit(prompt, ids, draft.max_tokens, shortest)
+            if self._endpoint is not None:
+                asked = draft.sampling if self._inputs is None else "{}"
+                cut = fitted.truncated
+                draft.extras = row_extras(prompt, asked, self._endpoint, truncated=cut) or None
         except RowError as error:
             draft.reject(error.code, error.message)
             draft.max_tokens = 0

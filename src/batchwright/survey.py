@@ -15,6 +15,7 @@ from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import SourceFile
+from batchwright.engines.openai_options import check_endpoint_job
 from batchwright.engines.vllm_setup import check_model
 from batchwright.prepare import make_prompt_builder, make_row_sampling
 from batchwright.read.files import list_files
@@ -23,8 +24,7 @@ from batchwright.read.sniff import detect_format
 from batchwright.read.splits import cut_splits
 from batchwright.roles import job_tokenizer
 from batchwright.rundir.manifest import Manifest, encode_input_type
-from batchwright.tokens.context import context_length
-from batchwright.tokens.load import read_chat_template
+from batchwright.tokens.load import known_model, own_context, read_chat_template
 from batchwright.tokens.pooling import input_length, resolve_embedding
 
 # Rows looked at before the run: if none of them has the prompt's field, it is the job's fault.
@@ -32,6 +32,9 @@ ROWS_LOOKED_AT = 20
 
 # Until the plan knows the data's lengths, a longer context would cost memory for nothing.
 DEFAULT_MAX_MODEL_LEN = 8192
+
+# Longer than any context.
+NO_LIMIT = 1 << 30
 
 
 def survey(job: Job) -> Manifest:
@@ -78,12 +81,15 @@ def check_engine(job: Job) -> None:
         raise JobError(
             "no model is given", "Name one: --model NAME, or model.name in the job file."
         )
-    check_model(job.model.name, job.engine.options)
+    if job.engine.kind != "openai":  # whose options the survey checks
+        check_model(job.model.name, job.engine.options)
 
 
 def check_task(job: Job) -> None:
     """Refuse settings that the task has no use for: they would be dropped in silence."""
     embeds = job.task == "embed"
+    if job.engine.kind == "openai":
+        check_endpoint_job(job)
     if job.engine.kind == "torch" and not embeds:
         raise JobError(
             "the torch engine makes embeddings only", "Set task: embed, or use engine.kind: vllm."
@@ -122,7 +128,7 @@ def wants_chat(job: Job, tokenizer: Tokenizer) -> bool:
         )
     if asked is not None:
         return asked
-    return tokenizer.has_chat_template and tokenizer.exact
+    return tokenizer.has_chat_template and (tokenizer.exact or job.engine.kind == "openai")
 
 
 def choose_id_column(asked: str, input_format: str, first_rows: Sequence[dict[str, Any]]) -> str:
@@ -143,11 +149,10 @@ def choose_id_column(asked: str, input_format: str, first_rows: Sequence[dict[st
 
 def choose_max_model_len(job: Job) -> int:
     """Prompt and output tokens of one row at most."""
-    if job.task == "embed":
-        own = input_length(job)
-    else:
-        own = context_length(job.model.name, job.model.revision) if job.model.name else None
+    own = input_length(job) if job.task == "embed" and known_model(job) else own_context(job)
     asked = job.engine.options.get("max_model_len")
+    if asked is None and job.engine.kind == "openai":
+        return own or NO_LIMIT  # the endpoint's own, which it will tell
     if asked is None:
         return min(own or DEFAULT_MAX_MODEL_LEN, DEFAULT_MAX_MODEL_LEN)
     if not isinstance(asked, int) or isinstance(asked, bool) or asked < 2:

@@ -139,9 +139,10 @@ class Output(Section):
 class Engine(Section):
     """What makes the tokens."""
 
-    kind: Literal["vllm", "torch", "fake"] = "vllm"
-    """`vllm`; `torch` for embeddings by small encoders (BERT and its kin), which it runs faster; or
-    `fake` for a dry run without a model."""
+    kind: Literal["vllm", "torch", "openai", "fake"] = "vllm"
+    """`vllm`; `torch` for embeddings by small encoders (BERT and its kin), which it runs faster;
+    `openai` for endpoints that speak OpenAI's API (vLLM, SGLang, TGI, a provider); or `fake` for a
+    dry run without a model."""
     options: dict[str, Any] = {}
     """Passed to the engine by its own names (`max_model_len`, `gpu_memory_utilization`, …)."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800
