@@ -1,0 +1,179 @@
+"""Whole runs against endpoints: what is written, what is not, and how a run goes on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.command import call
+from tests.support.fake_endpoint import Answer, Call, chat_answer, error_body, serving
+from tests.support.tiny_model import make_tokenizer
+
+ROWS = 300
+KEY = "sk-must-never-be-written"
+
+
+def echo(call: Call) -> Answer:
+    return Answer(chat_answer(call.body["messages"][-1]["content"].upper()))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    rows = [{"id": f"r{row}", "word": f"word {row}"} for row in range(ROWS)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def options(data: Path, run_dir: Path, url: str, *settings: str) -> list[object]:
+    settings = (
+        f"engine.options.base_url={url}", "engine.kind=openai", "run.chunk_rows=50", *settings,
+    )  # fmt: skip
+    return [
+        data, "--model", "some/model", "--prompt", "say {{ word }}", "--dir", run_dir,
+        *(part for one in settings for part in ("--set", one)),
+    ]  # fmt: skip
+
+
+def results(run_dir: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line)
+        for path in sorted((run_dir / "results").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+def test_a_run_answers_each_row_once_and_writes_no_key(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    run_dir = tmp_path / "run"
+    with serving(echo) as endpoint:
+        summary = call("run", *options(data, run_dir, endpoint.url), "--format", "jsonl")
+        calls = list(endpoint.calls)
+    assert (summary["ok"], summary["failed"], summary["rejected"]) == (ROWS, 0, 0)
+    rows = results(run_dir)
+    assert [row["text"] for row in rows] == [f"SAY WORD {row}" for row in range(ROWS)]
+    assert {(row["prompt_tokens"], row["completion_tokens"]) for row in rows} == {(7, 3)}
+    asked = Counter(one.body["messages"][-1]["content"] for one in calls)
+    assert set(asked.values()) == {1}
+    assert len(asked) == ROWS
+    assert calls[0].headers["Authorization"] == f"Bearer {KEY}"
+    assert call("verify", run_dir)["passed"]
+    written = [path for path in run_dir.rglob("*") if path.is_file()]
+    assert len(written) > 5
+    assert not [path for path in written if KEY.encode() in path.read_bytes()]
+
+
+def test_a_run_whose_endpoint_stays_away_ends_and_goes_on_where_it_stopped(
+    data: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    answered: list[str] = []
+
+    def tired(call: Call) -> Answer:
+        if len(answered) >= 120:
+            return Answer(error_body("closed for today"), 503)
+        answered.append(call.body["messages"][-1]["content"])
+        return echo(call)
+
+    with serving(tired) as endpoint:
+        ended = call(
+            "run", *options(data, run_dir, endpoint.url, "engine.hang_timeout_s=1.5"), exit_code=75
+        )
+    assert "closed for today" in ended["error"]["message"]
+    assert "gave no answer for" in ended["error"]["message"]
+    with serving(echo) as endpoint:
+        summary = call("run", *options(data, run_dir, endpoint.url), "--format", "jsonl")
+        again = {one.body["messages"][-1]["content"] for one in endpoint.calls}
+    assert (summary["ok"], summary["failed"]) == (ROWS, 0)
+    assert len(results(run_dir)) == ROWS
+    assert len(again) < ROWS, "what was answered before the end is not asked again"
+    assert len(again) >= ROWS - 120
+
+
+def test_a_wrong_key_marks_no_row_as_failed(data: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with serving(lambda call: Answer(error_body("no such key"), 401)) as endpoint:
+        ended = call("run", *options(data, run_dir, endpoint.url), exit_code=2)
+    assert "no such key" in ended["error"]["message"]
+    assert "api_key_env" in ended["error"]["hint"]
+    assert call("status", run_dir)["failed"] == 0
+
+
+def test_a_pilot_measures_rows_per_second(data: Path, tmp_path: Path) -> None:
+    def slow(call: Call) -> Answer:
+        return Answer(echo(call).body, after_s=0.05)
+
+    with serving(slow) as endpoint:
+        report = call("pilot", *options(data, tmp_path / "run", endpoint.url), "--rows", "100")
+    assert report["rows"] == 100
+    assert 5 < report["rows_per_s"] < 2000
+    assert report["usd"] is None
+
+
+def test_a_row_with_a_field_that_openai_lacks_is_rejected(tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    messages = [{"role": "user", "content": "hi"}]
+    rows = [{"messages": messages}, {"messages": messages, "top_k": 5},
+            {"messages": messages, "max_tokens": 3, "n": 1}]  # fmt: skip
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = ["engine.kind=openai", "engine.options.dialect=openai", "run.max_failed=0.5"]
+    with serving(echo) as endpoint:
+        call("run", data, "--model", "gpt", "--dir", tmp_path / "run", "--format", "jsonl",
+             *(part for one in [*settings, f"engine.options.base_url={endpoint.url}"]
+               for part in ("--set", one)))  # fmt: skip
+        bodies = [one.body for one in endpoint.calls]
+    first, second, third = results(tmp_path / "run")
+    assert (first["status"], third["status"]) == ("ok", "ok")
+    assert second["error_code"] == "unsupported"
+    assert second["error"] == "top_k: no field of OpenAI's API (dialect: openai)"
+    assert sorted(body["max_completion_tokens"] for body in bodies) == [3, 512]
+    assert all("max_tokens" not in body for body in bodies)
+
+
+def test_lengths_are_exact_where_the_tokenizer_is_here(tmp_path: Path) -> None:
+    """A row that is too long is rejected beforehand; without the tokenizer the endpoint says so."""
+    tokenizer = make_tokenizer(tmp_path / "tokenizer")
+    data = tmp_path / "rows.jsonl"
+    long = {"messages": [{"role": "user", "content": "word " * 500}]}
+    data.write_text(json.dumps(long) + "\n")
+    known = ["--set", f"model.tokenizer={tokenizer}", "--set", "engine.options.max_model_len=256"]
+    with serving(echo) as endpoint:
+        asked = ["run", data, "--model", "m", "--format", "jsonl", "--set", "engine.kind=openai",
+                 "--set", f"engine.options.base_url={endpoint.url}", "--set", "run.max_failed=1"]  # fmt: skip
+        call(*asked, "--dir", tmp_path / "a", *known)
+        assert not endpoint.calls
+        call(*asked, "--dir", tmp_path / "b")
+        assert len(endpoint.calls) == 1
+    assert results(tmp_path / "a")[0]["error_code"] == "prompt_too_long"
+    assert results(tmp_path / "b")[0]["status"] == "ok"
+
+
+def test_vectors_of_an_endpoint(tmp_path: Path) -> None:
+    def vectors(call: Call) -> Answer:
+        data = [{"index": index, "embedding": [3.0, 4.0, float(len(one))]}
+                for index, one in enumerate(call.body["input"])]  # fmt: skip
+        return Answer({"data": data})
+
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"text": "x" * row}) + "\n" for row in range(1, 50)))
+    job = tmp_path / "job.yaml"
+    with serving(vectors) as endpoint:
+        job.write_text(
+            json.dumps({
+                "input": {"path": str(data)}, "task": "embed", "model": {"name": "e"},
+                "prompt": {"column": "text"}, "embedding": {"dimensions": 2, "prompt": "query: "},
+                "engine": {"kind": "openai", "options": {"base_url": endpoint.url}},
+                "output": {"format": "jsonl"},
+            })
+        )  # fmt: skip
+        summary = call("run", job, "--dir", tmp_path / "run")
+        sent = [one for asked in endpoint.calls for one in asked.body["input"]]
+    assert summary["ok"] == 49
+    assert sorted(sent) == sorted("query: " + "x" * row for row in range(1, 50))
+    assert results(tmp_path / "run")[5]["embedding"] == pytest.approx([0.6, 0.8])
