@@ -116,42 +116,27 @@ def test_a_pilot_measures_rows_per_second(data: Path, tmp_path: Path) -> None:
     assert report["usd"] is None
 
 
-def test_a_row_with_a_field_that_openai_lacks_is_rejected(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_sent_are_found_beforehand(tmp_path: Path) -> None:
+    """A field that OpenAI lacks, and a prompt that is too long where the tokenizer is here."""
     data = tmp_path / "rows.jsonl"
     messages = [{"role": "user", "content": "hi"}]
-    rows = [{"messages": messages}, {"messages": messages, "top_k": 5},
-            {"messages": messages, "max_tokens": 3, "n": 1}]  # fmt: skip
+    long = [{"role": "user", "content": "word " * 500}]
+    rows = [{"messages": messages}, {"messages": messages, "top_k": 5}, {"messages": long}]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = ["engine.kind=openai", "engine.options.dialect=openai", "run.max_failed=0.5"]
-    with serving(echo) as endpoint:
-        call("run", data, "--model", "gpt", "--dir", tmp_path / "run", "--format", "jsonl",
-             *(part for one in [*settings, f"engine.options.base_url={endpoint.url}"]
-               for part in ("--set", one)))  # fmt: skip
-        bodies = [one.body for one in endpoint.calls]
-    first, second, third = results(tmp_path / "run")
-    assert (first["status"], third["status"]) == ("ok", "ok")
-    assert second["error_code"] == "unsupported"
-    assert second["error"] == "top_k: no field of OpenAI's API (dialect: openai)"
-    assert sorted(body["max_completion_tokens"] for body in bodies) == [3, 512]
-    assert all("max_tokens" not in body for body in bodies)
-
-
-def test_lengths_are_exact_where_the_tokenizer_is_here(tmp_path: Path) -> None:
-    """A row that is too long is rejected beforehand; without the tokenizer the endpoint says so."""
     tokenizer = make_tokenizer(tmp_path / "tokenizer")
-    data = tmp_path / "rows.jsonl"
-    long = {"messages": [{"role": "user", "content": "word " * 500}]}
-    data.write_text(json.dumps(long) + "\n")
-    known = ["--set", f"model.tokenizer={tokenizer}", "--set", "engine.options.max_model_len=256"]
-    with serving(echo) as endpoint:
-        asked = ["run", data, "--model", "m", "--format", "jsonl", "--set", "engine.kind=openai",
-                 "--set", f"engine.options.base_url={endpoint.url}", "--set", "run.max_failed=1"]  # fmt: skip
-        call(*asked, "--dir", tmp_path / "a", *known)
-        assert not endpoint.calls
-        call(*asked, "--dir", tmp_path / "b")
-        assert len(endpoint.calls) == 1
-    assert results(tmp_path / "a")[0]["error_code"] == "prompt_too_long"
-    assert results(tmp_path / "b")[0]["status"] == "ok"
+    settings = [
+        "engine.kind=openai", "engine.options.base_url=http://localhost:1/v1", "run.max_failed=1",
+        "engine.options.dialect=openai",
+    ]  # fmt: skip
+    exact = [f"model.tokenizer={tokenizer}", "engine.options.max_model_len=256"]
+
+    def reasons(*chosen: str) -> dict[str, int]:
+        options = [part for one in chosen for part in ("--set", one)]
+        found = call("validate", data, "--model", "gpt", *options)["rejections"]
+        return {code: one["rows"] for code, one in found.items()}
+
+    assert reasons(*settings) == {"unsupported": 1}
+    assert reasons(*settings, *exact) == {"unsupported": 1, "prompt_too_long": 1}
 
 
 def test_vectors_of_an_endpoint(tmp_path: Path) -> None:

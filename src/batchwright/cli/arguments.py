@@ -22,7 +22,8 @@ MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Output toke
 OutDir = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the results.")]
 OutFormat = Annotated[str | None, typer.Option("--format", help="parquet or jsonl.")]
 EngineKind = Annotated[
-    str | None, typer.Option("--engine", help="vllm, or fake for a dry run without a model.")
+    str | None,
+    typer.Option("--engine", help="vllm, openai for an endpoint, or fake for a dry run."),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
 Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]

@@ -211,7 +211,8 @@ class Run(Section):
     stop_at_failed: Annotated[float, Field(ge=0, le=1)] = 0.5
     """After 100 rows, a larger share of failed and rejected rows stops the run (exit 3)."""
     row_timeout_s: Annotated[float, Field(gt=0)] = 3600
-    """A row that has been in the engine for longer fails with `timeout`."""
+    """A row that has been in the engine for longer fails with `timeout`. Endpoints (`openai`) have
+    `timeout_s` per request instead."""
     lease_s: Annotated[float, Field(ge=1)] = 60
     """A worker that gives no sign of life for so long loses its claims."""
     grace_s: Annotated[float, Field(ge=0)] = 20
