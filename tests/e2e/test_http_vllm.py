@@ -83,6 +83,7 @@ class Server:
         assert self.launcher.stdout is not None
         self.kill()
         self.launcher.stdin.close()
+        self.launcher.kill()
         self.launcher.wait(30)
         self.launcher.stdout.close()
 

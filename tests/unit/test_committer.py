@@ -152,3 +152,11 @@ def test_an_outcome_is_taken_in_for_the_copies_too(run: SmallRun) -> None:
     failed = active.take_in(Outcome(1, [], error_code="timeout", error="late"), 40, 2.0)
     assert [(one.row, one.cached_tokens) for one in failed] == [(1, 0)]
     assert active.hand_over(3.0) == found + failed
+
+
+def test_rows_that_are_sent_other_things_are_no_copies() -> None:
+    """Equal tokens may stand for different requests: an estimate knows no tools."""
+    asked = [Request(row, [1], 5, GREEDY, extras) for row, extras in enumerate(["a", "b", "a"])]
+    firsts, copies = set_copies_apart(asked)
+    assert [one.row for one in firsts] == [0, 1]
+    assert copies == {0: [2]}

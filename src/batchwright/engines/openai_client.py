@@ -276,7 +276,7 @@ class Client:
         if self._trouble_since is None:
             self._trouble_since = now
         elif now - self._trouble_since > patience_s:
-            self._end(given_up(failure, endpoint.url, f"gave no answer for {patience_s:.0f} s"))
+            self._end(given_up(failure, endpoint.url, f"gave no answer for {patience_s:g} s"))
 
     def _end(self, error: BaseException) -> None:
         if not self._fatal.done():
