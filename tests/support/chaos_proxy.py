@@ -12,6 +12,9 @@ from random import Random
 import aiohttp
 from aiohttp import web
 
+# So that it is the client's window, and not a busy machine, that says how many are under way.
+DELAY_S = 0.1
+
 
 class ChaosProxy:
     """Passes requests on, but for some: by chance with a fixed seed, and when too many come at once.
@@ -48,6 +51,7 @@ class ChaosProxy:
         self.in_flight += 1
         self.at_once.append(self.in_flight)
         try:
+            await asyncio.sleep(DELAY_S)
             answer = await self._pass_on(request, raw)
         finally:
             self.in_flight -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import threading
@@ -49,6 +50,7 @@ class OpenAiEngine:
         self._transport: HttpTransport | None = None
         self._servers: dict[str, ServerGauges] = {}
         self._started_at = 0.0
+        self._ended = asyncio.Event()
 
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Wait until an endpoint is there and knows the model.
@@ -170,6 +172,7 @@ class OpenAiEngine:
             for watcher in watchers:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
+            self._ended.set()
 
     async def _watch(self, endpoint: Endpoint, transport: HttpTransport) -> None:
         """Read a server's gauges, as long as it has some."""
@@ -190,6 +193,8 @@ class OpenAiEngine:
     async def _close(self) -> None:
         if self._work is not None:
             self._work.cancel()
+            with contextlib.suppress(TimeoutError):  # it had not begun
+                await asyncio.wait_for(self._ended.wait(), STOP_TIMEOUT_S / 3)
         if self._client is not None:
             await self._client.close()
         if self._transport is not None:
