@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.command import call, start
 from tests.support.chaos_proxy import ChaosProxy, chaos
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 1000
