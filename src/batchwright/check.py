@@ -12,8 +12,8 @@ import numpy as np
 from batchwright.config.job import Job
 from batchwright.core.errors import Stopped
 from batchwright.core.records import RowBatch, Split
+from batchwright.drafting import RowPreparer
 from batchwright.plan.seen import SeenIds
-from batchwright.prepare import RowPreparer
 from batchwright.read.rows import read_split
 from batchwright.roles import job_tokenizer
 from batchwright.rundir.manifest import Manifest

@@ -74,6 +74,8 @@ class ActiveChunk:
         A copy's whole prompt counts as cached. Failures are copied too: the same request would be
         refused, kill the engine or take too long once more. `retry` runs them all again.
         """
+        if outcome.more is not None and outcome.more.prompt_tokens is not None:
+            prompt_tokens = outcome.more.prompt_tokens
         cached = prompt_tokens if outcome.error_code is None else 0
         found = [outcome]
         for row in self.copies.get(outcome.row, ()):

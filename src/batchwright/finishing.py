@@ -143,7 +143,7 @@ def answer_token_ids(answer: Answer, sampling: str) -> list[int]:
 
 def spell_tokens(tokenizer: Tokenizer, outcomes: Sequence[Outcome]) -> dict[int, str]:
     """The text of every token that the log probabilities of some outcomes name."""
-    ids: set[int] = set()
+    ids: set[int | None] = set()
     for outcome in outcomes:
         further: Sequence[Any] = outcome.more.samples if outcome.more is not None else ()
         for answer in (outcome, *further):
@@ -151,5 +151,5 @@ def spell_tokens(tokenizer: Tokenizer, outcomes: Sequence[Outcome]) -> dict[int,
                 for place in answer.more.logprobs:
                     ids.add(place.chosen.token_id)
                     ids.update(one.token_id for one in place.top)
-    known = sorted(ids)
+    known = sorted(token_id for token_id in ids if token_id is not None)
     return dict(zip(known, tokenizer.spell(known), strict=True))

@@ -93,7 +93,8 @@ def pilot_report(
         rows_left=rows_total - in_pilot if alone else rows_total,
         sample=choose_rows(lengths, manifest.pilot_rows, PILOT_SEED),
         replicas=replicas,
-        gpus=replicas * gpus_per_replica(manifest, job),
+        # An endpoint's cards are not ours to count.
+        gpus=0 if job.engine.kind == "openai" else replicas * gpus_per_replica(manifest, job),
         usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
     )
     report = replace(

@@ -15,6 +15,7 @@ import yaml
 
 from batchwright.again import order_failed_rows
 from batchwright.check import Validation, check_rows
+from batchwright.coherence import check_engine
 from batchwright.config.job import Job, ResultFormat
 from batchwright.core.errors import FAILURE_CODES, InputError, JobError, StorageError, VerifyError
 from batchwright.core.pilot import PilotReport
@@ -36,7 +37,7 @@ from batchwright.rundir.rejected import RejectedRows, column_kinds
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
 from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
-from batchwright.survey import check_engine, survey
+from batchwright.survey import survey
 from batchwright.write.export import export_results
 from batchwright.write.verify import Verification, verify_parts
 

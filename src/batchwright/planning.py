@@ -65,6 +65,11 @@ def plan_job(job: Job, profile: LengthProfile) -> Plan:
         raise JobError(
             f"there is no plan for task: {job.task}: its batches suit themselves to the rows"
         )
+    if job.engine.kind == "openai":
+        raise JobError(
+            "there is no plan for engine.kind: openai: whoever runs the endpoint has planned it",
+            "`batchwright pilot` measures how fast it is.",
+        )
     cards = choose_cards(job)
     check_compatible(job, cards.gpu, on_cpu=False)
     return plan_on(cards, job, profile, outputs=profile.outputs)

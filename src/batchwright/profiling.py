@@ -23,7 +23,7 @@ from batchwright.rundir.prepared import open_part, read_columns
 from batchwright.rundir.storage import Storage
 from batchwright.signer import Signer, sign_splits
 from batchwright.signing import signs_of_splits
-from batchwright.tokens.context import context_length
+from batchwright.tokens.load import own_context
 
 GPU_BLOCK_SIZE = 16
 
@@ -227,8 +227,9 @@ class _Counter:
 
 
 def _tally(manifest: Manifest, job: Job, block_size: int) -> ProfileTally:
-    context = context_length(job.model.name, job.model.revision) if job.model.name else None
-    return ProfileTally(block_size=block_size, limit=manifest.max_model_len, context=context)
+    return ProfileTally(
+        block_size=block_size, limit=manifest.max_model_len, context=own_context(job)
+    )
 
 
 def _block_size(job: Job) -> int:

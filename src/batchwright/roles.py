@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from batchwright.core.ports import EngineSettings, Tokenizer
 from batchwright.core.records import Split
 from batchwright.core.tasks import TaskSettings
 from batchwright.engines.feeder import Supervisor
+from batchwright.engines.openai_options import parse_options, worker_options
 from batchwright.engines.process import EngineProcess
 from batchwright.engines.reading import AnswerReader, ReaderSettings
 from batchwright.order import Sequencer
@@ -33,7 +35,7 @@ from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.timings import Timings
-from batchwright.tokens.load import load_tokenizer
+from batchwright.tokens.load import endpoint_tokenizer, load_tokenizer
 from batchwright.wiring import engine_target
 from batchwright.worker import Worker
 
@@ -41,6 +43,9 @@ from batchwright.worker import Worker
 LOOK_AGAIN_S = 0.5
 
 DEFAULT_MAX_NUM_SEQS = {"vllm": 256, "torch": 4096, "fake": 256}
+
+# Engines that are told nothing of the model but its name.
+_WITHOUT_MODEL_FILES = ("fake", "openai")
 
 Role = Callable[[Storage, Manifest, Job, str, threading.Event], None]
 
@@ -95,7 +100,7 @@ def infer(
     supervisor = Supervisor(
         make_engine,
         engine_settings(manifest, job, tokenizer),
-        row_timeout_s=job.run.row_timeout_s,
+        row_timeout_s=row_timeout_s(job),
         monotonic=clock.monotonic,
     )
     timings = Timings(storage, name, clock) if manifest.pilot_rows else None
@@ -136,9 +141,18 @@ def engine_settings(manifest: Manifest, job: Job, tokenizer: Tokenizer) -> Engin
     options = {**adapter_options(job), **manifest.planned, **job.engine.options}
     for ours in ("replicas", "engines_per_gpu"):
         options.pop(ours, None)
-    max_num_seqs = int(options.pop("max_num_seqs", DEFAULT_MAX_NUM_SEQS[job.engine.kind]))
+    asked = options.pop("max_num_seqs", None)
     options.pop("max_model_len", None)
-    if job.engine.kind != "fake":
+    if job.engine.kind == "openai":
+        options = worker_options(
+            options,
+            hang_timeout_s=job.engine.hang_timeout_s,
+            replicas=num_replicas(manifest, job),
+        )
+        max_num_seqs = int(asked or parse_options(options).rows_at_once(embeds=job.task == "embed"))
+    else:
+        max_num_seqs = int(asked or DEFAULT_MAX_NUM_SEQS[job.engine.kind])
+    if job.engine.kind not in _WITHOUT_MODEL_FILES:
         for key in _MODEL_OPTIONS:
             value = getattr(job.model, key)
             if value is not None:
@@ -172,6 +186,15 @@ def with_step_token(task: TaskSettings, spelled: str | None, tokenizer: Tokenize
             "Name the token that the model was trained to find at the end of each step.",
         )
     return replace(task, step_token_id=ids[0])
+
+
+def row_timeout_s(job: Job) -> float:
+    """How long a row may be in the engine.
+
+    For ever where that is no more than a queue to endpoints: what a provider allows per minute may
+    keep a row there for hours. Its own time-out is for each request.
+    """
+    return math.inf if job.engine.kind == "openai" else job.run.row_timeout_s
 
 
 def num_replicas(manifest: Manifest, job: Job) -> int:
@@ -294,6 +317,8 @@ ROLES: dict[str, Role] = {"infer": infer, "pilot": pilot, "prepare": prepare, "b
 
 def job_tokenizer(job: Job) -> Tokenizer:
     """The tokenizer of the job's model."""
+    if job.engine.kind == "openai":
+        return endpoint_tokenizer(job)
     model = job.model
     return load_tokenizer(
         name=model.name,

@@ -13,7 +13,7 @@ from batchwright.config.job import Job
 from batchwright.core.errors import RowError
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import RowBatch
-from batchwright.prepare import RowPreparer, make_prompt_builder
+from batchwright.drafting import RowPreparer, make_prompt_builder
 from batchwright.profile.scripts import main_script
 from batchwright.profile.signs import NOT_COUNTED, NOT_TAKEN, RowSigns, make_signs
 from batchwright.read.rows import read_split

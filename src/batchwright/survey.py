@@ -10,26 +10,22 @@ from typing import Any
 import pyarrow as pa
 
 import batchwright
-from batchwright.adapters import adapter_marks, check_adapters
-from batchwright.compatibility import check_here
-from batchwright.config.job import Embedding, Job, PromptSource, Sampling, Scoring, Section
-from batchwright.constraints.compiler import job_compiler
+from batchwright.adapters import adapter_marks
+from batchwright.coherence import check_constraint, check_task
+from batchwright.config.job import Job, Section
 from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import SourceFile
-from batchwright.core.structured import constraint_of
-from batchwright.engines.vllm_setup import check_model
+from batchwright.drafting import make_prompt_builder, make_row_sampling
 from batchwright.inputs import make_pair_reader
-from batchwright.prepare import make_prompt_builder, make_row_sampling
 from batchwright.read.files import list_files
 from batchwright.read.rows import has_rows, input_type, peek
 from batchwright.read.sniff import detect_format
 from batchwright.read.splits import cut_splits
 from batchwright.roles import job_tokenizer, with_step_token
 from batchwright.rundir.manifest import Manifest, encode_input_type
-from batchwright.tokens.context import context_length
-from batchwright.tokens.load import names_file, read_chat_template
+from batchwright.tokens.load import known_model, names_file, own_context, read_chat_template
 from batchwright.tokens.pooling import input_length, resolve_embedding
 from batchwright.tokens.scoring import resolve_scoring
 from batchwright.validate.embedding_body import wanted_dimensions
@@ -40,6 +36,9 @@ ROWS_LOOKED_AT = 20
 
 # Until the plan knows the data's lengths, a longer context would cost memory for nothing.
 DEFAULT_MAX_MODEL_LEN = 8192
+
+# Longer than any context.
+NO_LIMIT = 1 << 30
 
 
 def survey(job: Job) -> Manifest:
@@ -82,23 +81,6 @@ def survey(job: Job) -> Manifest:
     )
 
 
-def check_constraint(job: Job) -> None:
-    """Compile the job's own schema, regex or grammar as the engine would. Raises JobError."""
-    structured = job.sampling.structured_outputs
-    if structured is None:
-        return
-    compiler = job_compiler(job)
-    constraint = constraint_of(structured)
-    problem = compiler.problem(constraint)
-    compiler.close()
-    if problem is not None:
-        raise JobError(
-            f"sampling.structured_outputs.{constraint.kind}: {problem}",
-            "Mend it, or name a backend that knows it: engine.options.structured_outputs_config: "
-            "{backend: xgrammar} (or guidance, auto).",
-        )
-
-
 def with_task_of_lines(job: Job) -> Job:
     """The job with the task that its OpenAI batch lines ask for, if it names none itself.
 
@@ -122,78 +104,6 @@ def with_task_of_lines(job: Job) -> Job:
     return job.model_copy(update={"task": "embed", "embedding": embedding})
 
 
-def check_engine(job: Job) -> None:
-    """What can be said of the engine before it is started. Raises JobError."""
-    if job.engine.kind == "fake":
-        return
-    if not job.model.name:
-        raise JobError(
-            "no model is given", "Name one: --model NAME, or model.name in the job file."
-        )
-    check_model(job.model.name, job.engine.options)
-    check_adapters(job)
-    check_here(job)
-
-
-def check_task(job: Job) -> None:
-    """Refuse settings that the task has no use for: they would be dropped in silence."""
-    if job.engine.kind == "torch" and job.task != "embed":
-        raise JobError(
-            "the torch engine makes embeddings only", "Set task: embed, or use engine.kind: vllm."
-        )
-    if job.task not in ("embed", "score") and job.embedding != Embedding():
-        raise JobError(
-            "the section embedding is for task: embed (and score)", "Set task, or remove it."
-        )
-    if job.embedding.prompt is not None and job.embedding.prompt_name is not None:
-        raise JobError("embedding: give one of prompt and prompt_name")
-    if job.task in ("generate", "embed"):
-        if job.scoring != Scoring():
-            raise JobError(
-                "the section scoring is for task: classify, score and reward",
-                "Set task, or remove it.",
-            )
-        if job.task == "generate":
-            return
-    _check_without_answers(job)
-
-
-def _check_without_answers(job: Job) -> None:
-    """What no task has a use for that makes no text."""
-    task = job.task
-    if job.plan.max_hours is not None or job.plan.max_usd is not None:
-        raise JobError(
-            f"plan.max_hours and max_usd need a pilot, and there is none for task: {task} yet",
-            "Remove them; `batchwright status` shows the rate while the job runs.",
-        )
-    if job.sampling != Sampling():
-        raise JobError(
-            f"task: {task} samples nothing", "Remove the section sampling, --max-tokens too."
-        )
-    source = job.prompt
-    if source.system or source.examples or source.chat or (source.messages and task == "embed"):
-        raise JobError(
-            f"task: {task} reads plain text: prompt.messages, system, examples and chat are for "
-            "generated answers"
-            if task == "embed"
-            else f"task: {task} reads texts as they are: prompt.system, examples and chat are for "
-            "generated answers",
-            "An instruction ahead of each input goes into embedding.prompt."
-            if task == "embed"
-            else "Put an instruction into prompt.template.",
-        )
-    if task == "score" and source != PromptSource():
-        raise JobError(
-            "task: score reads the columns of the section scoring, and no prompt",
-            "Remove the section prompt; set scoring.query and scoring.document.",
-        )
-    if task == "score" and (job.embedding.prompt or job.embedding.prompt_name):
-        raise JobError(
-            "embedding.prompt is for task: embed",
-            "Texts ahead of a query and a document are scoring.query_prompt and document_prompt.",
-        )
-
-
 def wants_chat(job: Job, tokenizer: Tokenizer) -> bool:
     """Whether column and template prompts are sent as chat messages."""
     if job.task != "generate":
@@ -206,7 +116,7 @@ def wants_chat(job: Job, tokenizer: Tokenizer) -> bool:
         )
     if asked is not None:
         return asked
-    return tokenizer.has_chat_template and tokenizer.exact
+    return tokenizer.has_chat_template and (tokenizer.exact or job.engine.kind == "openai")
 
 
 def choose_id_column(asked: str, input_format: str, first_rows: Sequence[dict[str, Any]]) -> str:
@@ -227,11 +137,11 @@ def choose_id_column(asked: str, input_format: str, first_rows: Sequence[dict[st
 
 def choose_max_model_len(job: Job) -> int:
     """Prompt and output tokens of one row at most."""
-    if job.task != "generate":
-        own = input_length(job)
-    else:
-        own = context_length(job.model.name, job.model.revision) if job.model.name else None
+    scores = job.task != "generate" and known_model(job)
+    own = input_length(job) if scores else own_context(job)
     asked = job.engine.options.get("max_model_len")
+    if asked is None and job.engine.kind == "openai":
+        return own or NO_LIMIT  # the endpoint's own, which it will tell
     if asked is None:
         return min(own or DEFAULT_MAX_MODEL_LEN, DEFAULT_MAX_MODEL_LEN)
     if not isinstance(asked, int) or isinstance(asked, bool) or asked < 2:

@@ -96,6 +96,8 @@ def sweep(
     job = Job.model_validate(manifest.job)
     if job.task != "generate":
         raise JobError(f"a sweep is for text: this job's task is {job.task}")
+    if job.engine.kind == "openai":
+        raise JobError("a sweep tries engine settings, and those of an endpoint are not ours")
     work = pilot_work(storage)
     settings = engine_settings(manifest, job, job_tokenizer(job))
     device = device_name(job.engine.kind)

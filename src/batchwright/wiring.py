@@ -4,6 +4,7 @@ from __future__ import annotations
 
 ENGINES = {
     "vllm": "batchwright.engines.vllm:VllmEngine",
+    "openai": "batchwright.engines.openai_http:OpenAiEngine",
     "fake": "batchwright.engines.fake:FakeEngine",
 }
 
@@ -11,6 +12,7 @@ ENGINES = {
 POOLERS = {
     "vllm": "batchwright.engines.vllm_pooling:VllmPoolingEngine",
     "torch": "batchwright.engines.torch_encoder:TorchEncoder",
+    "openai": "batchwright.engines.openai_http:OpenAiEngine",
     "fake": "batchwright.engines.fake:FakeEngine",
 }
 

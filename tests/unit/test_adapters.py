@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from batchwright.adapters import adapter_marks, adapter_options, check_adapters, other_bases
+from batchwright.coherence import check_engine
 from batchwright.compatibility import check_compatible, with_companions
 from batchwright.config.job import Job
 from batchwright.config.load import load_job, make_job
 from batchwright.core.errors import JobError
 from batchwright.plan.gpus import find_gpu
 from batchwright.plan.model_facts import model_facts
-from batchwright.survey import check_engine
 from tests.support.tiny_lora import make_tiny_lora
 
 

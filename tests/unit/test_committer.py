@@ -160,3 +160,11 @@ def test_the_same_request_to_another_adapter_is_no_copy() -> None:
     firsts, copies = set_copies_apart(requests)
     assert [request.row for request in firsts] == [0, 1, 2]
     assert copies == {1: [3]}
+
+
+def test_rows_that_are_sent_other_things_are_no_copies() -> None:
+    """Equal tokens may stand for different requests: an estimate knows no tools."""
+    asked = [Request(row, [1], 5, GREEDY, extras) for row, extras in enumerate(["a", "b", "a"])]
+    firsts, copies = set_copies_apart(asked)
+    assert [one.row for one in firsts] == [0, 1]
+    assert copies == {0: [2]}

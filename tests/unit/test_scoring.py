@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
+from batchwright.coherence import check_task
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
 from batchwright.core.pieces import Pieces
 from batchwright.roles import engine_settings, job_tokenizer
 from batchwright.rundir import layout
 from batchwright.rundir.prepared import open_part
-from batchwright.survey import check_task
 from tests.support.tiny_bert import CLS, CONTEXT, SEP
 from tests.support.tiny_heads import make_bert_head
 from tests.unit.rundir.small_runs import Row, SmallRun, small_run

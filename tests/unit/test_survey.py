@@ -11,15 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchwright.coherence import check_engine
 from batchwright.core.errors import InputError, JobError
 from batchwright.rundir.manifest import Manifest
-from batchwright.survey import (
-    check_engine,
-    choose_id_column,
-    choose_max_model_len,
-    survey,
-    wants_chat,
-)
+from batchwright.survey import choose_id_column, choose_max_model_len, survey, wants_chat
 from batchwright.tokens.byte_level import ByteTokenizer
 from tests.unit.rundir.small_runs import Row, prompts, small_job, small_run, write_rows
 

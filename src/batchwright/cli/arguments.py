@@ -27,7 +27,8 @@ Page = Annotated[
     Path | None, typer.Option("--page", metavar="FILE", help="Write an HTML page to look at, too.")
 ]
 EngineKind = Annotated[
-    str | None, typer.Option("--engine", help="vllm, or fake for a dry run without a model.")
+    str | None,
+    typer.Option("--engine", help="vllm, openai for an endpoint, or fake for a dry run."),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
 Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]

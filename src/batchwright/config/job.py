@@ -196,9 +196,10 @@ class Output(Section):
 class Engine(Section):
     """What makes the tokens."""
 
-    kind: Literal["vllm", "torch", "fake"] = "vllm"
-    """`vllm`; `torch` for `task: embed` by small encoders (BERT and its kin), which it runs faster; or
-    `fake` for a dry run without a model."""
+    kind: Literal["vllm", "torch", "openai", "fake"] = "vllm"
+    """`vllm`; `torch` for `task: embed` by small encoders (BERT and its kin), which it runs faster;
+    `openai` for endpoints that speak OpenAI's API (vLLM, SGLang, TGI, a provider); or `fake` for a
+    dry run without a model."""
     options: dict[str, Any] = {}
     """Passed to the engine by its own names (`max_model_len`, `gpu_memory_utilization`, …)."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800
@@ -267,7 +268,8 @@ class Run(Section):
     stop_at_failed: Annotated[float, Field(ge=0, le=1)] = 0.5
     """After 100 rows, a larger share of failed and rejected rows stops the run (exit 3)."""
     row_timeout_s: Annotated[float, Field(gt=0)] = 3600
-    """A row that has been in the engine for longer fails with `timeout`."""
+    """A row that has been in the engine for longer fails with `timeout`. Endpoints (`openai`) have
+    `timeout_s` per request instead."""
     lease_s: Annotated[float, Field(ge=1)] = 60
     """A worker that gives no sign of life for so long loses its claims."""
     grace_s: Annotated[float, Field(ge=0)] = 20

@@ -7,11 +7,16 @@ from typing import Any, NamedTuple
 
 
 class Logprob(NamedTuple):
-    """How probable a token was. `logprob` is None for minus infinity, `rank` counts from 1."""
+    """How probable a token was.
 
-    token_id: int
+    `logprob` is None for minus infinity, `rank` counts from 1. An engine that tells the token's
+    text and not its id sets `token`, and `token_id` is None.
+    """
+
+    token_id: int | None
     logprob: float | None
     rank: int | None = None
+    token: str | None = None
 
 
 class TokenLogprobs(NamedTuple):

@@ -73,7 +73,7 @@ def _whole(report: PilotReport) -> list[str]:
     return [
         "whole job, with the interval that holds the truth in 80 of 100 jobs",
         f"time           {_time(report.hours)}; still to do {_time(report.hours_left)}",
-        f"GPU time       {_time(report.gpu_hours)}",
+        *(f"GPU time       {_time(hours)}" for hours in [report.gpu_hours] if hours.estimate),
         f"cost           {cost}",
         f"tail           {report.tail_s:,.1f} s at the end, when the last long rows run alone",
     ]

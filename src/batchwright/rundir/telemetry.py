@@ -95,7 +95,7 @@ class Tally:
     def add(self, outcome: Outcome, prompt_tokens: int) -> None:
         """Count a row that came out of the engine."""
         self._finished += 1
-        self._tokens += len(outcome.token_ids)
+        self._tokens += outcome.num_output_tokens
         self._prompt_tokens += prompt_tokens
 
     def totals(self) -> dict[str, int]:

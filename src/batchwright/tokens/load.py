@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from batchwright.config.job import Job
 from batchwright.core.errors import JobError
 from batchwright.core.ports import Tokenizer
 from batchwright.tokens.byte_level import ByteTokenizer
+from batchwright.tokens.context import context_length
+from batchwright.tokens.estimate import EstimatingTokenizer
 from batchwright.tokens.hf import HfTokenizer
 
 
@@ -45,6 +48,29 @@ def load_tokenizer(
         model=name or None,
         model_revision=revision,
     )
+
+
+def known_model(job: Job) -> str:
+    """Where the model's own files are: a folder or hub id; empty if only an endpoint has them.
+
+    The name that an endpoint knows says nothing of the hub: only a folder is taken for the model.
+    """
+    name = job.model.name
+    return name if job.engine.kind != "openai" or Path(name).is_dir() else ""
+
+
+def own_context(job: Job) -> int | None:
+    """Tokens of prompt and answer that the job's model can hold; None if nothing here says it."""
+    name = known_model(job)
+    return context_length(name, job.model.revision) if name else None
+
+
+def endpoint_tokenizer(job: Job) -> Tokenizer:
+    """The tokenizer of a model behind an endpoint, if its files are here; else an estimate."""
+    name = job.model.tokenizer or known_model(job)
+    if not name:
+        return EstimatingTokenizer()
+    return HfTokenizer.load(name, trust_remote_code=job.model.trust_remote_code)
 
 
 def read_chat_template(path: str) -> str:

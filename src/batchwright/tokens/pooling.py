@@ -55,6 +55,8 @@ def resolve_embedding(job: Job) -> Job:
         JobError: the model's files do not say it, or contradict the job.
     """
     asked = job.embedding
+    if job.engine.kind == "openai":
+        return _as_endpoint_pools(job)
     model = read_embedding_model(job) if job.model.name else _WITHOUT_MODEL
     if job.engine.kind == "torch" and model.layers_after:
         raise JobError(
@@ -108,6 +110,24 @@ def _prompt_of(job: Job, model: EmbeddingModel) -> str | None:
             "Its config_sentence_transformers.json lists them; embedding.prompt takes a text.",
         )
     return model.prompts[asked.prompt_name]
+
+
+def _as_endpoint_pools(job: Job) -> Job:
+    """The job with vectors as its endpoint makes them: only their length has to be said."""
+    asked = job.embedding
+    if asked.pooling != "auto":
+        raise JobError(
+            "embedding.pooling: an endpoint pools as it was started; it cannot be told",
+            "Remove it.",
+        )
+    if asked.dimensions is None:
+        raise JobError(
+            f"nothing here says how long the vectors of {job.model.name} are",
+            "Set embedding.dimensions.",
+        )
+    # Not used by anyone: the field must say something, and `mean` is what most servers do.
+    known = asked.model_copy(update={"pooling": "mean"})
+    return job.model_copy(update={"embedding": known})
 
 
 def read_embedding_model(job: Job) -> EmbeddingModel:

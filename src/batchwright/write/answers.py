@@ -58,7 +58,10 @@ def _choice(index: int, answer: Outcome | Sample, spelled: Mapping[int, str]) ->
         "text": answer.text,
         "finish_reason": answer.finish_reason,
         "stop_reason": answer.stop_reason,
-        "completion_tokens": len(answer.token_ids),
+        # An engine that tells no ids counts the tokens of all answers together only.
+        "completion_tokens": None
+        if answer.text and not answer.token_ids
+        else len(answer.token_ids),
         "reasoning": more.reasoning,
         "tool_calls": _calls(more),
         "parsed": more.parsed,
@@ -78,7 +81,7 @@ def _token(place: TokenLogprobs, spelled: Mapping[int, str]) -> dict[str, Any]:
 
 def _logprob(one: Logprob, spelled: Mapping[int, str]) -> dict[str, Any]:
     return {
-        "token": spelled.get(one.token_id),
+        "token": one.token if one.token_id is None else spelled.get(one.token_id),
         "token_id": one.token_id,
         "logprob": one.logprob,
         "rank": one.rank,
