@@ -29,10 +29,10 @@ from batchwright.core.records import Request
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
 from batchwright.engines.wire import pack_outcomes, pack_requests, unpack_outcomes, unpack_requests
+from batchwright.equipment import engine_settings, job_tokenizer
 from batchwright.order import Sequencer
 from batchwright.pipeline import finish
 from batchwright.prepare import Preparer
-from batchwright.roles import engine_settings, job_tokenizer
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.manifest import Manifest, open_manifest
 from batchwright.rundir.prepared import make_requests, read_slices

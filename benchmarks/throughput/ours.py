@@ -139,8 +139,8 @@ def engine_arguments_of(folder: Path) -> dict[str, Any]:
     """What the engine of a run was started with, for systems that are to be set up like it."""
     from batchwright.config.job import Job
     from batchwright.engines import vllm_setup
+    from batchwright.equipment import engine_settings
     from batchwright.hardware import local_gpus
-    from batchwright.roles import engine_settings
     from batchwright.rundir.manifest import existing_run
     from batchwright.tokens.byte_level import ByteTokenizer
 

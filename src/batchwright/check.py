@@ -13,9 +13,9 @@ from batchwright.config.job import Job
 from batchwright.core.errors import Stopped
 from batchwright.core.records import RowBatch, Split
 from batchwright.drafting import RowPreparer
+from batchwright.equipment import job_tokenizer
 from batchwright.plan.seen import SeenIds
 from batchwright.read.rows import read_split
-from batchwright.roles import job_tokenizer
 from batchwright.rundir.manifest import Manifest
 
 Finding = tuple[int, str]

@@ -14,6 +14,7 @@ from batchwright.config.job import Job
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, EngineError
 from batchwright.core.records import Chunk
+from batchwright.equipment import engines_per_gpu, gpus_per_replica, num_replicas
 from batchwright.executors.growth import Growth
 from batchwright.executors.local import (
     MAX_RESTARTS,
@@ -22,7 +23,6 @@ from batchwright.executors.local import (
     share_gpus,
     visible_gpus,
 )
-from batchwright.roles import engines_per_gpu, gpus_per_replica, num_replicas
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events

@@ -17,12 +17,12 @@ from batchwright.core.errors import JobError
 from batchwright.core.pilot import Interval, PilotMeasure, PilotReport, WorkSlice
 from batchwright.core.records import Chunk, Slice
 from batchwright.core.workload import LengthHistogram
+from batchwright.equipment import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.numbering import PILOT_SEED
 from batchwright.pilot.estimate import estimate
 from batchwright.pilot.sample import choose_rows
 from batchwright.pilot.show import in_words
 from batchwright.pilot.slices import slices_of_rows
-from batchwright.roles import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import ordered_receipt, prompt_lengths

@@ -14,10 +14,10 @@ from batchwright.core.errors import InputError, JobError, Stopped
 from batchwright.core.profile import LengthProfile, SharedPrefix
 from batchwright.core.records import OrderBatch
 from batchwright.core.workload import LengthHistogram
+from batchwright.equipment import job_tokenizer
 from batchwright.plan.seen import SeenIds
 from batchwright.profile.signs import PREPARED, RowSigns, prepared_signs
 from batchwright.profile.tally import ProfileTally
-from batchwright.roles import job_tokenizer
 from batchwright.rundir.manifest import Manifest, read_manifest
 from batchwright.rundir.prepared import open_part, read_columns
 from batchwright.rundir.storage import Storage

@@ -19,12 +19,13 @@ import pyarrow as pa
 from batchwright.config.job import Job
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, Stopped
+from batchwright.equipment import job_tokenizer
 from batchwright.profile.signs import (
     SIGNS,
     signs_from_batch,
     signs_to_batch,
 )
-from batchwright.roles import job_tokenizer, stop_with_parent
+from batchwright.roles import stop_with_parent
 from batchwright.rundir import artifacts
 from batchwright.rundir.manifest import Manifest
 from batchwright.signer import Signer, Signs

@@ -18,12 +18,12 @@ from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import SourceFile
 from batchwright.drafting import make_prompt_builder, make_row_sampling
+from batchwright.equipment import job_tokenizer, with_step_token
 from batchwright.inputs import make_pair_reader
 from batchwright.read.files import list_files
 from batchwright.read.rows import has_rows, input_type, peek
 from batchwright.read.sniff import detect_format
 from batchwright.read.splits import cut_splits
-from batchwright.roles import job_tokenizer, with_step_token
 from batchwright.rundir.manifest import Manifest, encode_input_type
 from batchwright.tokens.load import known_model, names_file, own_context, read_chat_template
 from batchwright.tokens.pooling import input_length, resolve_embedding

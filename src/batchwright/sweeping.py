@@ -21,6 +21,7 @@ from batchwright.core.sweep import Change, SweepPoint, SweepReport
 from batchwright.core.workload import LengthHistogram
 from batchwright.engines.bench import Bench, BenchMaker, Pace
 from batchwright.engines.vllm_setup import is_cpu_build
+from batchwright.equipment import engine_settings, engines_per_gpu, job_tokenizer
 from batchwright.hardware import local_gpus
 from batchwright.pilot.replay import replay, with_length
 from batchwright.pilot.sweep import (
@@ -35,7 +36,6 @@ from batchwright.pilot.sweep import (
 from batchwright.plan.gpus import find_gpu
 from batchwright.plan.search import capture_sizes
 from batchwright.remembered import keep_sweep, sweep_key
-from batchwright.roles import engine_settings, engines_per_gpu, job_tokenizer
 from batchwright.rundir import layout
 from batchwright.rundir.answers import answer_lengths
 from batchwright.rundir.manifest import existing_run

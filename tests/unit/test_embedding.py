@@ -10,7 +10,7 @@ import pytest
 from batchwright.committer import is_greedy
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
-from batchwright.roles import engine_settings, job_tokenizer
+from batchwright.equipment import engine_settings, job_tokenizer
 from batchwright.rundir import layout
 from batchwright.rundir.prepared import open_part
 from tests.support.tiny_bert import CLS, CONTEXT, HIDDEN, SEP

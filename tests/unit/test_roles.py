@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from batchwright.core.errors import InputError, JobError
-from batchwright.roles import attend, engine_settings, job_tokenizer
+from batchwright.equipment import engine_settings, job_tokenizer
+from batchwright.roles import attend
 from batchwright.rundir import layout
 from batchwright.rundir.ledger import Ledger, read_heartbeat
 from batchwright.rundir.storage import Storage

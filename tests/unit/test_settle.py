@@ -12,9 +12,9 @@ from batchwright.config.job import Job
 from batchwright.config.load import make_job
 from batchwright.core.errors import JobError
 from batchwright.core.workload import LengthHistogram
+from batchwright.equipment import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.plan.gpus import find_gpu
 from batchwright.planning import Cards
-from batchwright.roles import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.storage import Storage

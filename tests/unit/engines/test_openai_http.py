@@ -17,6 +17,7 @@ from batchwright.core.errors import EngineError, JobError
 from batchwright.core.outcomes import Logprob, Outcome
 from batchwright.core.ports import EngineSettings
 from batchwright.core.records import Request
+from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.engines.openai_http import OpenAiEngine
 from tests.support.fake_endpoint import (
@@ -38,7 +39,8 @@ def engine_at(
     engine = OpenAiEngine()
     engine.start(
         EngineSettings(
-            "openai", MODEL, 64, 1 << 30, embedding=embedding,
+            "openai", MODEL, 64, 1 << 30,
+            task=GENERATE if embedding is None else TaskSettings("embed", embedding),
             options={"base_url": list(urls), "give_up_after_s": 20, **options},
         )
     )  # fmt: skip

@@ -152,7 +152,7 @@ def embedding(**body: Any) -> dict[str, Any]:
 def test_embeddings(given: Any, read: Any) -> None:
     row = embedding(input=given, encoding_format="base64", dimensions=8, user="u")
     asked = unwrap(row, model="m", task="embed", dimensions=8)
-    assert asked == ({"prompt": read}, {}, (), None)
+    assert asked == ({"prompt": read}, {}, (), None, "m")
 
 
 @pytest.mark.parametrize(
