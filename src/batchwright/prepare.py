@@ -13,11 +13,15 @@ import pyarrow as pa
 
 from batchwright.config.job import Job
 from batchwright.core.errors import RowError
+from batchwright.core.media import MediaKind, media_extras
+from batchwright.core.media_counts import media_token_column
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, Prompt, RowBatch, Split
 from batchwright.core.sampling import PRESETS
 from batchwright.core.schemas import prepared_schema
+from batchwright.read.kinds import note_kinds
 from batchwright.read.rows import read_split
+from batchwright.references import MediaReader
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import prepared_receipt
@@ -33,11 +37,6 @@ from batchwright.validate.warnings import is_blank, special_token_finder
 ROWS_PER_BATCH = 4096
 ROWS_PER_PART = 16384
 
-_KINDS: dict[type, str] = {
-    type(None): "null", bool: "bool", int: "int", float: "float", str: "string",
-    list: "list", dict: "object",
-}  # fmt: skip
-
 
 @dataclass(slots=True)
 class _Draft:
@@ -49,6 +48,7 @@ class _Draft:
     max_tokens: int = 0
     extras: str | None = None
     token_ids: list[int] = field(default_factory=list)
+    media_tokens: int = 0
     truncated: bool = False
     warnings: list[str] | None = None
     problem: tuple[str, str] | None = None
@@ -56,6 +56,7 @@ class _Draft:
     def reject(self, code: str, message: str) -> None:
         self.problem = (code, message)
         self.token_ids = []
+        self.extras = None
 
     def warn(self, code: str) -> None:
         self.warnings = [*(self.warnings or []), code]
@@ -74,13 +75,15 @@ class RowPreparer:
         self._inputs = InputFitter(tokenizer, *limits) if job.task == "embed" else None
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
+        self._media = MediaReader(job, manifest)
         self._sampling = make_row_sampling(job)
         self._keep_tools = job.model.tool_call_parser is not None
         self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
         self._find_special = special_token_finder(tokenizer.special_tokens)
 
-    def prepare(self, batch: RowBatch) -> list[_Draft]:
-        """One draft per row, in order."""
+    def prepare(self, batch: RowBatch, path: str) -> list[_Draft]:
+        """One draft per row of a batch, in order; `path` is the file that it comes from."""
+        self._media.enter(path)
         drafts = []
         for index, record in enumerate(batch.records):
             draft = _Draft()
@@ -99,6 +102,7 @@ class RowPreparer:
         if self._id_column:
             value = record.get(self._id_column)
             draft.id = text_id(value) if self._envelopes else row_id(value)
+        row = record
         if self._envelopes:
             envelope = unwrap(record, model=self._model)
             record = envelope.record
@@ -107,17 +111,19 @@ class RowPreparer:
             draft.sampling, draft.max_tokens = self._sampling.resolve_fields(envelope.sampling)
         else:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
-        prompt = self._prompts.build(record)
+        at = ("body",) if self._envelopes else ()
+        prompt = self._prompts.build(record, self._media.forms, at)
         draft.prompt = prompt if self._inputs is None else input_text(prompt, self._ahead)
-        draft.extras = self._extras(prompt)
+        draft.media_tokens = self._media.count(prompt.media, row) if prompt.media else 0
+        draft.extras = self._extras(prompt, draft.media_tokens)
         if is_blank(prompt):
             draft.warn("blank_prompt")
         if self._find_special(self._prompts.own_text(record, prompt)):
             draft.warn("special_tokens")
 
-    def _extras(self, prompt: Prompt) -> str | None:
-        """What must be known of a row when its answer is there."""
-        extras: dict[str, Any] = {}
+    def _extras(self, prompt: Prompt, media_tokens: int) -> str | None:
+        """What the engine needs besides, and what must be known when the answer is there."""
+        extras = media_extras(prompt.media, media_tokens) if prompt.media else {}
         if self._keep_tools and prompt.tools:
             extras["tools"] = prompt.tools
         if self._keep_kwargs and prompt.template_kwargs:
@@ -173,7 +179,8 @@ class RowPreparer:
                 fitted = self._inputs.fit(ids)
             else:
                 shortest = shortest_answer(draft.sampling)
-                fitted = self._fitter.fit(prompt, ids, draft.max_tokens, shortest)
+                room = (draft.max_tokens, shortest, draft.media_tokens)
+                fitted = self._fitter.fit(prompt, ids, *room)
         except RowError as error:
             draft.reject(error.code, error.message)
             draft.max_tokens = 0
@@ -206,44 +213,47 @@ class Preparer:
         for number, (group, last) in enumerate(_in_parts(batches)):
             receipt = prepared_receipt(self._storage, split.ordinal, number)
             if receipt is None:
-                receipt = self._write(split.ordinal, number, group, last=last)
+                receipt = self._write(split, number, group, last=last)
             yield receipt
 
     def _write(
-        self, split: int, number: int, group: list[RowBatch], *, last: bool
+        self, split: Split, number: int, group: list[RowBatch], *, last: bool
     ) -> PreparedReceipt:
-        file = layout.prepared_part(split, number)
+        file = layout.prepared_part(split.ordinal, number)
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
         tables: list[pa.Table] = []
         warnings: Counter[str] = Counter()
         kinds: dict[str, dict[str, None]] = {}
         for batch in group:
-            drafts = self._rows.prepare(batch)
+            drafts = self._rows.prepare(batch, split.path)
             tables.append(drafts_to_table(drafts, batch, self._schema))
             for draft in drafts:
                 warnings.update(draft.warnings or ())
             if self._with_kinds:
-                _note_kinds(batch, kinds)
+                note_kinds(batch, kinds)
         table = pa.concat_tables(tables) if tables else self._schema.empty_table()
         with pa.ipc.new_file(sink, self._schema, options=options) as writer:
             writer.write_table(table.unify_dictionaries(), max_chunksize=ROWS_PER_BATCH)
         data = sink.getvalue().to_pybytes()
         receipt = PreparedReceipt(
-            split=split,
+            split=split.ordinal,
             part=number,
             file=file,
             rows=table.num_rows,
             rejected=table.num_rows - table.column("error_code").null_count,
             num_lines=max((batch.num_lines for batch in group), default=0),
             last=last,
-            prompt_tokens=sum(len(chunk.values) for chunk in table.column("token_ids").chunks),
+            prompt_tokens=sum(len(chunk.values) for chunk in table.column("token_ids").chunks)
+            + int(media_token_column(table.column("extras")).sum()),
             sha256=hashlib.sha256(data).hexdigest(),
             warnings=dict(warnings),
             column_kinds={name: list(found) for name, found in kinds.items()},
         )
         self._storage.publish(file, data)
-        self._storage.commit(layout.prepared_receipt(split, number), artifacts.dump(receipt))
+        self._storage.commit(
+            layout.prepared_receipt(split.ordinal, number), artifacts.dump(receipt)
+        )
         return receipt
 
 
@@ -294,20 +304,10 @@ def drafts_to_table(drafts: list[_Draft], batch: RowBatch, schema: pa.Schema) ->
     return pa.table(columns, schema=schema)
 
 
-def _note_kinds(batch: RowBatch, kinds: dict[str, dict[str, None]]) -> None:
-    for record in batch.records:
-        if record is None:
-            continue
-        for name, value in record.items():
-            kind = _KINDS[type(value)]
-            if kind == "int" and not -(2**63) <= value < 2**63:
-                kind = "bigint"
-            kinds.setdefault(name, {})[kind] = None
-
-
 def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
     """The job's prompt section as a builder. Raises JobError."""
     source = job.prompt
+    columns: dict[MediaKind, str | None] = {"image": source.images, "audio": source.audio}
     return PromptBuilder(
         column=source.column,
         messages=source.messages,
@@ -317,12 +317,13 @@ def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
         tools=source.tools,
         template_kwargs=source.chat_template_kwargs,
         chat=chat,
+        media={kind: name for kind, name in columns.items() if name is not None},
     )
 
 
 def input_text(prompt: Prompt, ahead: str) -> Prompt:
     """What an embedding model reads: the row's text with the job's own ahead. Raises RowError."""
-    if prompt.messages is not None:
+    if prompt.messages is not None or prompt.media:
         raise RowError("unsupported", "an embedding is made of text, not of messages")
     if prompt.text is not None:
         return Prompt(ahead + prompt.text)

@@ -26,6 +26,7 @@ from batchwright.rundir.manifest import Manifest, encode_input_type
 from batchwright.tokens.context import context_length
 from batchwright.tokens.load import read_chat_template
 from batchwright.tokens.pooling import input_length, resolve_embedding
+from batchwright.validate.media import ANYWHERE
 
 # Rows looked at before the run: if none of them has the prompt's field, it is the job's fault.
 ROWS_LOOKED_AT = 20
@@ -44,9 +45,10 @@ def survey(job: Job) -> Manifest:
     check_task(job)
     files = list_files(job.input.path)
     input_format = detect_format(files, job.input.format)
-    first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT)
+    binary = [name for name in (job.prompt.images, job.prompt.audio) if name is not None]
+    first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT, binary=binary)
     splits = cut_splits(files, input_format)
-    if not first_rows and not has_rows(files, input_format):
+    if not first_rows and not has_rows(files, input_format, binary):
         raise InputError(f"no rows in {job.input.path}", "Every file is empty or blank.")
     tokenizer = job_tokenizer(job)
     if job.task == "embed":
@@ -62,7 +64,7 @@ def survey(job: Job) -> Manifest:
         files=tuple(files),
         splits=tuple(splits),
         format=input_format,
-        input_type=encode_input_type(input_type(files, input_format)),
+        input_type=encode_input_type(input_type(files, input_format, binary)),
         id_column=choose_id_column(job.input.id, input_format, first_rows),
         chat=chat,
         max_model_len=max_model_len,
@@ -102,6 +104,8 @@ def check_task(job: Job) -> None:
             "task: embed samples nothing", "Remove the section sampling, --max-tokens too."
         )
     source = job.prompt
+    if source.images or source.audio:
+        raise JobError("task: embed reads text: prompt.images and prompt.audio are for answers")
     if source.messages or source.system or source.examples or source.chat:
         raise JobError(
             "task: embed reads plain text: prompt.messages, system, examples and chat are for "
@@ -174,7 +178,7 @@ def _check_prompt(
     problems = []
     for row in first_rows:
         try:
-            prompt = builder.build(row)
+            prompt = builder.build(row, ANYWHERE)
             if prompt.messages is None or tokenizer.has_chat_template:
                 return
             problems.append(RowError("no_chat_template", "the rows hold messages, but the model "

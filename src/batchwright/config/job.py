@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from batchwright.core.media import MEDIA_TYPES, MediaLimits, MediaType
 from batchwright.core.sampling import PresetName, SamplingFields
 from batchwright.core.vectors import EmbeddingSettings, VectorDtype
 
@@ -61,6 +63,11 @@ class PromptSource(Section):
     chat_template_kwargs: dict[str, Any] = {}
     """Values for the chat template, such as `enable_thinking: false`; a row's own column
     `chat_template_kwargs` is laid on top."""
+    images: str | None = None
+    """Column that holds the row's image or a list of them: paths, URLs, bytes or base64. They stand
+    at `image` parts of the messages that name no image themselves, else ahead of the text."""
+    audio: str | None = None
+    """The same for sounds."""
     chat: bool | None = None
     """Send a `column` or `template` prompt as a chat message. Unset: if the model has a chat
     template."""
@@ -121,6 +128,32 @@ class Embedding(Section):
     """Type of the numbers in the results."""
     prompt: str | None = None
     """Text put ahead of each input, such as `query: ` or an instruction."""
+
+
+class MediaSection(Section):
+    """What images and sounds may be fetched for the rows, and what that may cost."""
+
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30
+    """For one attempt at one image or sound; then its row fails with `media_timeout`."""
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 32)] = 20 << 20
+    """Of one image or sound as it is stored."""
+    max_pixels: Annotated[int, Field(ge=1)] = 50_000_000
+    """Width times height of one image: a small file may hold a huge one."""
+    max_seconds: Annotated[float, Field(gt=0)] = 3600
+    """Length of one sound."""
+    allowed_types: list[MediaType] = list(MEDIA_TYPES)
+    """What the content itself must be, whatever its name or the server says."""
+    allowed_roots: list[str] | None = None
+    """Folders below which files may be read, links followed. Unset: those of the input files."""
+    allow_private_addresses: bool = False
+    """Fetch from this machine and from private networks too. Leave it off where others wrote the
+    rows: they could read what only this machine can reach."""
+    max_redirects: Annotated[int, Field(ge=0, le=20)] = 3
+    """Followed for one image or sound; each step is checked like the first."""
+    retries: Annotated[int, Field(ge=0, le=20)] = 2
+    """More attempts after a failure that may pass: no connection, a busy server, a timeout."""
+    workers: Annotated[int, Field(ge=1, le=256)] = 16
+    """Images and sounds that one worker fetches at the same time."""
 
 
 class Output(Section):
@@ -236,6 +269,8 @@ class Job(Section):
     """How tokens are chosen."""
     embedding: Embedding = Embedding()
     """What the vectors of `task: embed` are like."""
+    media: MediaSection = MediaSection()
+    """What images and sounds may be fetched for the rows, and what that may cost."""
     output: Output = Output()
     """What the results look like."""
     engine: Engine = Engine()
@@ -258,3 +293,13 @@ class Job(Section):
         assert wanted.pooling != "auto", "the survey reads it from the model"
         assert wanted.dimensions is not None, "the survey reads it from the model"
         return EmbeddingSettings(wanted.pooling, wanted.dimensions, wanted.normalize, wanted.dtype)
+
+    def media_limits(self, roots: Iterable[str]) -> MediaLimits:
+        """The limits of the section `media`; `roots` stand for folders that it does not name."""
+        given = self.media.model_dump(exclude={"allowed_types", "allowed_roots"})
+        named = self.media.allowed_roots
+        return MediaLimits(
+            **given,
+            allowed_types=frozenset(self.media.allowed_types),
+            allowed_roots=tuple(dict.fromkeys(roots if named is None else named)),
+        )

@@ -108,6 +108,8 @@ class AnswerMaker:
     ) -> tuple[int, int]:
         """Tokens that a sample would have without a cap, and where in the pool it begins."""
         digest = zlib.crc32(array("i", request.token_ids), sampling.seed + number)
+        for one in request.media:
+            digest = zlib.crc32(one.data, digest)
         if sampling.ignore_eos:
             wanted = request.max_tokens + 1
         else:

@@ -19,7 +19,6 @@ from batchwright.core.records import Request
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.engines.vectors import finished, vector_outcomes
 from batchwright.engines.vllm import (
-    Readings,
     build_engine,
     import_vllm,
     refusal_types,
@@ -28,6 +27,7 @@ from batchwright.engines.vllm import (
     step,
     watch_core,
 )
+from batchwright.engines.vllm_readings import Readings
 from batchwright.engines.vllm_setup import (
     CPU_BATCHED_TOKENS,
     GPU_BATCHED_TOKENS,

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from batchwright.core.records import Prompt
 from batchwright.tokens.chat import check_last_role
+from batchwright.tokens.media import in_words
+
+_PLACEHOLDERS = {"image": "<image>", "audio": "<audio>"}
 
 
 class ByteTokenizer:
@@ -45,7 +48,8 @@ class ByteTokenizer:
         """One `role: content` line per message, and the header of the answer."""
         messages = prompt.messages or []
         check_last_role(prompt)
-        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        shown = [in_words(message, _PLACEHOLDERS) for message in messages]
+        lines = [f"{message['role']}: {message['content']}\n" for message in shown]
         if (prompt.template_kwargs or {}).get("continue_final_message"):
             return "".join(lines).removesuffix("\n")
         return "".join([*lines, "assistant:"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from batchwright.core.errors import JobError, RowError
 from batchwright.core.records import Prompt
+from batchwright.tokens.media import in_words
 
 
 def _failures() -> tuple[type[BaseException], ...]:
@@ -23,18 +25,22 @@ class ChatTemplate:
 
     Args:
         tokenizer: a transformers tokenizer; its `chat_template` may hold several by name.
+        placeholders: what stands for an image or a sound in a text, for templates that take texts
+            only.
 
     Raises:
         JobError: a template has a syntax error.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, placeholders: Mapping[str, str] | None = None) -> None:
         self._tokenizer = tokenizer
+        self._placeholders = placeholders or {}
         self._plain = _source(tokenizer, None)
         self._tools = _source(tokenizer, [{}])
         self._failures = _failures()
         for source in filter(None, {self._plain, self._tools}):
             _check_syntax(tokenizer, source)
+        self._shapes = {source: self._shape(source) for source in {self._plain, self._tools}}
 
     def __bool__(self) -> bool:
         return bool(self._plain or self._tools)
@@ -56,12 +62,56 @@ class ChatTemplate:
             raise RowError(
                 "chat_template_error", "the chat template does not know the role developer"
             )
+        messages = self._in_shape(messages, self._shapes[source])
         try:
             return _apply(
                 self._tokenizer, messages, prompt.tools, source, prompt.template_kwargs or {}
             )
         except self._failures as error:
             raise RowError("chat_template_error", str(error) or type(error).__name__) from None
+
+    def _shape(self, source: str | None) -> _Shape:
+        """Find out, once, in which forms a template shows the content of a message."""
+        parts = [{"type": "text", "text": _PROBE}]
+        takes_parts = self._shows(source, parts)
+        return _Shape(takes_parts, takes_texts=not takes_parts or self._shows(source, _PROBE))
+
+    def _shows(self, source: str | None, content: Any) -> bool:
+        if not source:
+            return False
+        try:
+            text = _apply(self._tokenizer, [{"role": "user", "content": content}], None, source, {})
+        except self._failures:
+            return False
+        # A template for texts only prints the list itself, as Python or JSON would.
+        return _PROBE in text and "'text':" not in text and '"text":' not in text
+
+    def _in_shape(self, messages: list[dict[str, Any]], shape: _Shape) -> list[dict[str, Any]]:
+        """Messages as the template reads them: mostly they are so already."""
+        if shape.takes_parts:
+            if shape.takes_texts:
+                return messages
+            # Templates of vision models often look for parts only, and print no text at all.
+            return [_with_parts(message) for message in messages]
+        if all(isinstance(message["content"], str) for message in messages):
+            return messages
+        return [in_words(message, self._placeholders) for message in messages]
+
+
+_PROBE = "xBATCHWRIGHTxPROBEx"
+
+
+class _Shape(NamedTuple):
+    """The forms of a message's content that a template shows."""
+
+    takes_parts: bool
+    takes_texts: bool
+
+
+def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(message["content"], str):
+        return message
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
 def check_last_role(prompt: Prompt) -> None:
