@@ -170,7 +170,7 @@ FAILURE_CODES: dict[str, str] = {
     "media_too_large": "An image or sound is above `media.max_bytes`, `max_pixels` or "
     "`max_seconds`.",
     "media_timeout": "An image or sound had not come after `media.timeout_s`.",
-    "prompt_too_long": "With its images and sounds the prompt has more tokens than the context.",
+    "prompt_too_long": REJECTION_CODES["prompt_too_long"],  # with images it may turn out so
     "bad_embedding": "The vector holds a number that is not finite: a fault of model or precision.",
 }
 

@@ -90,17 +90,16 @@ def _ask(parts: SplitResult, limits: MediaLimits, deadline: _Deadline) -> bytes 
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 80)
     addresses = look_up(host, port, allow_private=limits.allow_private_addresses)
-    connection = (HTTPSConnection if secure else HTTPConnection)(host, port)
     # The connection is made here, to an address that was checked; http.client only speaks on it.
-    connection.sock = _Timed(
-        _connect(addresses, host if secure else None, port, deadline), deadline
-    )
+    sock = _connect(addresses, host if secure else None, port, deadline)
+    connection = (HTTPSConnection if secure else HTTPConnection)(host, port)
+    connection.sock = _Timed(sock, deadline)
     try:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", _quoted(target), headers=_HEADERS)
         return _read(connection.getresponse(), parts.geturl(), limits)
     finally:
-        connection.close()
+        sock.close()
 
 
 def _quoted(target: str) -> str:
@@ -198,7 +197,7 @@ class _Timed:
         return io.BufferedReader(_TimedReader(self._sock, self._deadline))
 
     def close(self) -> None:
-        self._sock.close()
+        """Nothing: http.client lets go of it before the body is read; who opened it closes it."""
 
 
 class _TimedReader(io.RawIOBase):
