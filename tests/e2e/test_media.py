@@ -65,6 +65,8 @@ def write_pictures(folder: Path) -> None:
     (folder / "a.png").write_bytes(png(1))
     (folder / "b.jpg").write_bytes(png(2, image_format="JPEG"))
     (folder / "broken.jpg").write_bytes(png(2, image_format="JPEG")[:200])
+    cut = png(3, size=(200, 200), image_format="JPEG")
+    (folder / "cut.jpg").write_bytes(cut[: len(cut) // 2])
     (folder / "huge.png").write_bytes(bomb())
     (folder / "text.png").write_bytes(b"no picture at all")
     (folder.parent / "secret.png").write_bytes(png(5))
@@ -85,6 +87,7 @@ def many_rows(server: MediaServer) -> list[tuple[dict[str, Any], str | None]]:
         ({"messages": [{"role": "user", "content": "no picture"}]}, None),
         (ask("missing.png"), "media_not_found"),
         (ask("broken.jpg"), "bad_media"),
+        (ask("cut.jpg"), "bad_media"),
         (ask("huge.png"), "media_too_large"),
         (ask("text.png"), "bad_media"),
         (ask("link.png"), "media_forbidden"),
@@ -108,7 +111,7 @@ def test_each_picture_has_its_own_answer_and_each_fault_its_row(
         "--set", "engine.options.max_model_len=512", "--set", "engine.options.max_num_seqs=8",
         "--set", "engine.options.kv_cache_memory_bytes=67108864", "--set", "model.dtype=float32",
     )  # fmt: skip
-    assert (summary["ok"], summary["failed"] + summary["rejected"]) == (5, 10)
+    assert (summary["ok"], summary["failed"] + summary["rejected"]) == (5, 11)
     found = results(run_dir)
     assert [row["error_code"] for row in found] == [code for _, code in rows]
     a, b, inline, _, two, none, *_ = found

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -20,9 +21,13 @@ from batchwright.core.ports import EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
+from batchwright.profile.signs import with_media
 from batchwright.references import media_limits
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.prepared import prompt_lengths
+from batchwright.signer import Signer
+from batchwright.tokens.media import GUESSED_TOKENS
 from batchwright.worker import Worker
 from tests.support.media_server import MediaServer
 from tests.support.pictures import png
@@ -155,3 +160,33 @@ def test_rows_with_the_same_words_and_other_images_are_no_copies() -> None:
     firsts, copies = set_copies_apart(rows)
     assert [one.row for one in firsts] == [0, 1]
     assert copies == {}
+
+
+def test_images_count_in_lengths_before_and_after_preparing(tmp_path: Path) -> None:
+    """The fake model's images are guessed to be 1,024 tokens each."""
+    rows = write_rows(tmp_path / "data" / "rows.jsonl", [ask("a.png"), {"prompt": "four"}])
+    run = small_run(tmp_path, rows)
+    (receipt,) = run.prepare()
+    run.order()
+    words = len("user: <image>\n?\nassistant:")
+    assert receipt.prompt_tokens == words + GUESSED_TOKENS["image"] + len("four")
+    (batch,) = run.batches()
+    (chunk,) = batch.chunks
+    lengths = prompt_lengths(run.storage, chunk.slices)
+    assert lengths.tolist() == [words + GUESSED_TOKENS["image"], 4]
+    signs = Signer(run.manifest, run.job, run.tokenizer, None, 16)
+    (found,) = signs.split(0)
+    assert found.tokens.tolist() == found.full.tolist() == lengths.tolist()
+
+
+def test_equal_rows_are_those_with_equal_images() -> None:
+    def extras(*references: MediaReference) -> str:
+        return orjson.dumps(media_extras(references, 3)).decode()
+
+    a, b = (MediaReference("image", f"/{name}.png") for name in "ab")
+    own = MediaReference("image", at=("pics",))
+    texts = with_media(
+        ["{}"] * 6, [extras(a), extras(a), extras(b), extras(own), extras(own), None]
+    )
+    assert texts[0] == texts[1]
+    assert len(set(texts)) == 5
