@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchwright.config.job import Job, Model
+from batchwright.config.job import Job
+from batchwright.config.sections import Model
 from batchwright.core.errors import JobError
 from batchwright.plan.lora import AdapterFacts, check_shapes, lora_options, read_adapter
 from batchwright.tokens.files import is_folder, read_json

@@ -99,7 +99,7 @@ class _Checker:
         if split.path != self._file:
             self._file, self._lines = split.path, 0
         self._lines_in_split = 0 if split.format == "parquet" else batch.num_lines
-        drafts = self._rows.prepare(batch)
+        drafts = self._rows.prepare(batch, split.path)
         if self._limit is not None:
             drafts = drafts[: self._limit - self.report.rows]
         repeats = self._repeats(drafts)
@@ -110,8 +110,9 @@ class _Checker:
                 self.report.rejected += 1
                 _count(self.report.rejections, problem[0], f"{where}: {problem[1]}")
                 continue
-            self.report.prompt_tokens += len(draft.token_ids)
-            self.report.longest_prompt = max(self.report.longest_prompt, len(draft.token_ids))
+            num_tokens = len(draft.token_ids) + draft.media_tokens
+            self.report.prompt_tokens += num_tokens
+            self.report.longest_prompt = max(self.report.longest_prompt, num_tokens)
             for code in draft.warnings or ():
                 _count(self.report.warnings, code, where)
         self.report.rows += len(drafts)

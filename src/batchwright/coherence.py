@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from batchwright.adapters import check_adapters
 from batchwright.compatibility import check_here
-from batchwright.config.job import Embedding, Job, PromptSource, Sampling, Scoring
+from batchwright.config.job import Job
+from batchwright.config.sections import Embedding, PromptSource, Sampling, Scoring
 from batchwright.constraints.compiler import job_compiler
 from batchwright.core.errors import JobError
 from batchwright.core.structured import constraint_of
@@ -50,6 +51,8 @@ def _check_without_answers(job: Job) -> None:
             f"task: {task} samples nothing", "Remove the section sampling, --max-tokens too."
         )
     source = job.prompt
+    if source.images or source.audio:
+        raise JobError(f"task: {task} reads text: prompt.images and prompt.audio are for answers")
     if source.system or source.examples or source.chat or (source.messages and task == "embed"):
         raise JobError(
             f"task: {task} reads plain text: prompt.messages, system, examples and chat are for "

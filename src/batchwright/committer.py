@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchwright.core.forced_calls import with_forced_calls
+from batchwright.core.media import find_inline, has_media
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, Tokenizer
 from batchwright.core.records import Chunk, Receipt, Request
+from batchwright.core.schemas import INPUT_COLUMN
 from batchwright.core.structured import constraint_in
 from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.finishing import Finisher, Reader, spell_tokens
@@ -67,6 +70,18 @@ class ActiveChunk:
     closed: bool = False
     last_outcome_at: float = float("inf")
     saved_at: float = float("-inf")
+
+    def find_input(self, row: int, at: Sequence[str | int]) -> Any:
+        """What stands at a place of a row's own input, as it was read.
+
+        Raises:
+            LookupError, TypeError, ValueError: there is nothing.
+        """
+        index = int(np.flatnonzero(self.rows == row)[0])
+        kept = self.prepared.column(INPUT_COLUMN)[index]
+        if isinstance(kept, pa.StructScalar):
+            return find_inline(kept[str(at[0])].as_py(), at[1:])
+        return find_inline(kept.as_py(), at)
 
     def take_in(self, outcome: Outcome, prompt_tokens: int, now: float) -> list[Outcome]:
         """Keep an outcome until it is committed; returns it and those of the row's copies.
@@ -250,7 +265,8 @@ def set_copies_apart(
     known: dict[tuple[bytes, int, str, str], int] = {}
     for request in requests:
         first = request.row
-        if is_greedy(request.sampling):
+        # Rows with media may have the same words and other images: they are not compared.
+        if is_greedy(request.sampling) and not has_media(request.extras):
             ids = array("i", request.token_ids).tobytes()
             asked = (ids, request.max_tokens, request.sampling, request.extras)
             first = known.setdefault(asked, request.row)

@@ -12,12 +12,14 @@ from batchwright.config.job import Job
 from batchwright.constraints.compiler import RowConstraints, job_compiler
 from batchwright.core.errors import RowError
 from batchwright.core.extras import ADAPTER, joined_extras
+from batchwright.core.media import MediaKind, media_extras
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import Prompt, RowBatch, TextPair
 from batchwright.core.sampling import PRESETS
 from batchwright.engines.openai_options import endpoint_options
 from batchwright.engines.openai_request import row_extras
 from batchwright.inputs import PairPreparer, input_prompt, own_text
+from batchwright.references import MediaReader
 from batchwright.rundir.manifest import Manifest
 from batchwright.tokens.fit import Fitter, InputFitter
 from batchwright.validate.adapters import AdapterChoice
@@ -41,6 +43,7 @@ class Draft:
     max_tokens: int = 0
     extras: str | None = None
     token_ids: list[int] = field(default_factory=list)
+    media_tokens: int = 0
     truncated: bool = False
     warnings: list[str] | None = None
     merged: bool = False
@@ -50,6 +53,7 @@ class Draft:
         """Say why it cannot run; what it asks is forgotten."""
         self.problem = (code, message)
         self.token_ids = []
+        self.extras = None
 
     def warn(self, code: str) -> None:
         """Note what is odd but runs."""
@@ -73,6 +77,7 @@ class RowPreparer:
         self._ahead = job.embedding.prompt or ""
         self._prompts = make_prompt_builder(job, chat=manifest.chat)
         self._merge_roles = job.prompt.role_fallback == "merge"
+        self._media = MediaReader(job, manifest)
         self._sampling = make_row_sampling(job)
         self._constraints = RowConstraints(job_compiler(job), self._sampling.resolve({})[0])
         self._keep_tools = job.model.tool_call_parser is not None
@@ -82,8 +87,9 @@ class RowPreparer:
         self._find_special = special_token_finder(tokenizer.special_tokens)
         self._endpoint = endpoint_options(job)
 
-    def prepare(self, batch: RowBatch) -> list[Draft]:
-        """One draft per row, in order."""
+    def prepare(self, batch: RowBatch, path: str) -> list[Draft]:
+        """One draft per row of a batch, in order; `path` is the file that it comes from."""
+        self._media.enter(path)
         drafts = []
         for index, record in enumerate(batch.records):
             draft = Draft()
@@ -102,6 +108,7 @@ class RowPreparer:
         if self._id_column:
             value = record.get(self._id_column)
             draft.id = text_id(value) if self._envelopes else row_id(value)
+        row, at = record, ("body",) if self._envelopes else ()
         if self._envelopes:
             asked = unwrap(record, model=self._model, task=self._task, dimensions=self._dimensions)
             record, given = asked.record, asked.extras
@@ -114,9 +121,10 @@ class RowPreparer:
             draft.sampling, draft.max_tokens = self._sampling.resolve(record)
         self._constraints.check(draft.sampling)
         if self._pairs is None:
-            prompt = self._prompts.build(record)
+            prompt = self._prompts.build(record, self._media.forms, at)
             draft.prompt = input_prompt(self._task, prompt, self._ahead)
-            draft.extras = self._extras(prompt, given, adapter)
+            draft.media_tokens = self._media.count(prompt.media, row) if prompt.media else 0
+            draft.extras = self._extras(prompt, draft.media_tokens, given, adapter)
         else:
             draft.pair = self._pairs.read(record)
             prompt = own_text(draft.pair)
@@ -125,9 +133,12 @@ class RowPreparer:
         if self._find_special(self._prompts.own_text(record, prompt)):
             draft.warn("special_tokens")
 
-    def _extras(self, prompt: Prompt, given: str | None, adapter: str | None) -> str | None:
+    def _extras(
+        self, prompt: Prompt, media_tokens: int, given: str | None, adapter: str | None
+    ) -> str | None:
         """What the engine must know of a row, and what must be known when its answer is there."""
-        extras: dict[str, Any] = orjson.loads(given) if given else {}
+        extras = media_extras(prompt.media, media_tokens) if prompt.media else {}
+        extras |= orjson.loads(given) if given else {}
         if adapter is not None:
             extras[ADAPTER] = adapter
         if self._keep_tools and prompt.tools:
@@ -194,7 +205,8 @@ class RowPreparer:
                 fitted = self._inputs.fit(ids, whole=prompt.messages is not None)
             else:
                 shortest = shortest_answer(draft.sampling)
-                fitted = self._fitter.fit(prompt, ids, draft.max_tokens, shortest)
+                room = (draft.max_tokens, shortest, draft.media_tokens)
+                fitted = self._fitter.fit(prompt, ids, *room)
             if self._endpoint is not None:
                 asked = draft.sampling if self._inputs is None else "{}"
                 cut = fitted.truncated
@@ -241,6 +253,7 @@ def drafts_to_table(drafts: list[Draft], batch: RowBatch, schema: pa.Schema) -> 
 def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
     """The job's prompt section as a builder. Raises JobError."""
     source = job.prompt
+    columns: dict[MediaKind, str | None] = {"image": source.images, "audio": source.audio}
     return PromptBuilder(
         column=source.column,
         messages=source.messages,
@@ -250,6 +263,7 @@ def make_prompt_builder(job: Job, *, chat: bool) -> PromptBuilder:
         tools=source.tools,
         template_kwargs=source.chat_template_kwargs,
         chat=chat,
+        media={kind: name for kind, name in columns.items() if name is not None},
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from batchwright.config.job import Job
+from batchwright.core.media_counts import media_token_column
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, RowBatch, Split
 from batchwright.core.schemas import prepared_schema
@@ -49,20 +50,20 @@ class Preparer:
         for number, (group, last) in enumerate(_in_parts(batches)):
             receipt = prepared_receipt(self._storage, split.ordinal, number)
             if receipt is None:
-                receipt = self._write(split.ordinal, number, group, last=last)
+                receipt = self._write(split, number, group, last=last)
             yield receipt
 
     def _write(
-        self, split: int, number: int, group: list[RowBatch], *, last: bool
+        self, split: Split, number: int, group: list[RowBatch], *, last: bool
     ) -> PreparedReceipt:
-        file = layout.prepared_part(split, number)
+        file = layout.prepared_part(split.ordinal, number)
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
         tables: list[pa.Table] = []
         warnings: Counter[str] = Counter()
         kinds: dict[str, dict[str, None]] = {}
         for batch in group:
-            drafts = self._rows.prepare(batch)
+            drafts = self._rows.prepare(batch, split.path)
             tables.append(drafts_to_table(drafts, batch, self._schema))
             for draft in drafts:
                 warnings.update(draft.warnings or ())
@@ -73,20 +74,23 @@ class Preparer:
             writer.write_table(table.unify_dictionaries(), max_chunksize=ROWS_PER_BATCH)
         data = sink.getvalue().to_pybytes()
         receipt = PreparedReceipt(
-            split=split,
+            split=split.ordinal,
             part=number,
             file=file,
             rows=table.num_rows,
             rejected=table.num_rows - table.column("error_code").null_count,
             num_lines=max((batch.num_lines for batch in group), default=0),
             last=last,
-            prompt_tokens=sum(len(chunk.values) for chunk in table.column("token_ids").chunks),
+            prompt_tokens=sum(len(chunk.values) for chunk in table.column("token_ids").chunks)
+            + int(media_token_column(table.column("extras")).sum()),
             sha256=hashlib.sha256(data).hexdigest(),
             warnings=dict(warnings),
             column_kinds={name: list(found) for name, found in kinds.items()},
         )
         self._storage.publish(file, data)
-        self._storage.commit(layout.prepared_receipt(split, number), artifacts.dump(receipt))
+        self._storage.commit(
+            layout.prepared_receipt(split.ordinal, number), artifacts.dump(receipt)
+        )
         return receipt
 
 

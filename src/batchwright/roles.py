@@ -19,6 +19,7 @@ from batchwright.engines.process import EngineProcess
 from batchwright.equipment import answer_reader, engine_settings, job_tokenizer, row_timeout_s
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
+from batchwright.references import media_limits
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat, reported_error
@@ -91,7 +92,8 @@ def infer(
     reader = answer_reader(job, log_path.with_name(f"{name}.reader.log"))
     worker = Worker(
         storage, job, name, clock, supervisor, tokenizer,
-        timings=timings, reader=reader, pilot_only=pilot_only,
+        timings=timings, reader=reader, media=media_limits(job, manifest.files),
+        pilot_only=pilot_only,
     )  # fmt: skip
     worker.run(stop)
 

@@ -15,7 +15,7 @@ from batchwright.core.ports import Tokenizer
 from batchwright.core.records import RowBatch
 from batchwright.drafting import RowPreparer, make_prompt_builder
 from batchwright.profile.scripts import main_script
-from batchwright.profile.signs import NOT_COUNTED, NOT_TAKEN, RowSigns, make_signs
+from batchwright.profile.signs import NOT_COUNTED, NOT_TAKEN, RowSigns, make_signs, with_media
 from batchwright.read.rows import read_split
 from batchwright.rundir.manifest import Manifest
 from batchwright.tokens.fit import Fitter
@@ -82,7 +82,8 @@ class Signer:
     def sign(self, batch: RowBatch, split: int, first: int) -> RowSigns:
         """The signs of a batch that begins with row `first` of a split."""
         taken = self._taken(split, first, len(batch.records))
-        drafts = iter(self._rows.prepare(_only(batch, taken)))
+        path = self._manifest.splits[split].path
+        drafts = iter(self._rows.prepare(_only(batch, taken), path))
         rows = [self._sign(next(drafts)) if take else _UNSEEN for take in taken.tolist()]
         lengths = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
         flat = [token for row in rows for token in row.token_ids]
@@ -93,7 +94,8 @@ class Signer:
             token_ids=np.array(flat, dtype=np.int32),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             max_tokens=[row.max_tokens for row in rows],
-            sampling=[row.sampling for row in rows],
+            sampling=with_media([row.sampling for row in rows], [row.extras for row in rows]),
+            media_tokens=np.array([row.media_tokens for row in rows], dtype=np.int32),
             scripts=self._scripts(batch, rows),
             block_size=self._block_size,
             extras=[row.extras for row in rows],
@@ -105,13 +107,13 @@ class Signer:
         split = manifest.splits[number]
         for batch in read_split(split, manifest.format, manifest.arrow_input_type()):
             if index < len(batch.records):
-                return self._prompt_of(batch, index)
+                return self._prompt_of(batch, index, split.path)
             index -= len(batch.records)
         return []
 
-    def _prompt_of(self, batch: RowBatch, index: int) -> list[int]:
+    def _prompt_of(self, batch: RowBatch, index: int, path: str) -> list[int]:
         alone = np.arange(len(batch.records)) == index
-        (draft,) = self._rows.prepare(_only(batch, alone))
+        (draft,) = self._rows.prepare(_only(batch, alone), path)
         return self._sign(draft).token_ids
 
     def _taken(self, split: int, first: int, rows: int) -> npt.NDArray[np.bool_]:
@@ -127,16 +129,16 @@ class Signer:
         """A draft, cut or rejected as preparing it within the limit would."""
         if draft.problem:
             return _Row(draft.id, draft.problem[0], NOT_COUNTED, [], 0, draft.sampling, None)
-        full = len(draft.token_ids)
+        full = len(draft.token_ids) + draft.media_tokens
         try:
             ids, max_tokens, _ = self._fitter.fit(
-                draft.prompt, draft.token_ids, draft.max_tokens, shortest_answer(draft.sampling)
-            )
+                draft.prompt, draft.token_ids, draft.max_tokens, shortest_answer(draft.sampling),
+                draft.media_tokens,
+            )  # fmt: skip
         except RowError as error:
             return _Row(draft.id, error.code, full, [], 0, draft.sampling, None)
-        return _Row(
-            draft.id, None, full, ids, max_tokens, draft.sampling, draft.prompt, draft.extras
-        )
+        row = _Row(draft.id, None, full, ids, max_tokens, draft.sampling, draft.prompt)
+        return replace(row, extras=draft.extras, media_tokens=draft.media_tokens)
 
     def _scripts(self, batch: RowBatch, rows: list[_Row]) -> npt.NDArray[np.int8]:
         scripts = np.full(len(rows), -1, dtype=np.int8)
@@ -157,6 +159,7 @@ class _Row:
     sampling: str
     prompt: Any
     extras: str | None = None
+    media_tokens: int = 0
 
 
 _UNSEEN = _Row(None, NOT_TAKEN, NOT_COUNTED, [], 0, "{}", None)

@@ -12,7 +12,8 @@ import pyarrow as pa
 import batchwright
 from batchwright.adapters import adapter_marks
 from batchwright.coherence import check_constraint, check_task
-from batchwright.config.job import Job, Section
+from batchwright.config.job import Job
+from batchwright.config.sections import Section
 from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
@@ -30,6 +31,7 @@ from batchwright.tokens.pooling import input_length, resolve_embedding
 from batchwright.tokens.scoring import resolve_scoring
 from batchwright.validate.embedding_body import wanted_dimensions
 from batchwright.validate.envelope import task_of
+from batchwright.validate.media import ANYWHERE
 
 # Rows looked at before the run: if none of them has the prompt's field, it is the job's fault.
 ROWS_LOOKED_AT = 20
@@ -51,9 +53,10 @@ def survey(job: Job) -> Manifest:
     check_task(job)
     files = list_files(job.input.path)
     input_format = detect_format(files, job.input.format)
-    first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT)
+    binary = [name for name in (job.prompt.images, job.prompt.audio) if name is not None]
+    first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT, binary=binary)
     splits = cut_splits(files, input_format)
-    if not first_rows and not has_rows(files, input_format):
+    if not first_rows and not has_rows(files, input_format, binary):
         raise InputError(f"no rows in {job.input.path}", "Every file is empty or blank.")
     tokenizer = job_tokenizer(job)
     if job.task == "embed":
@@ -73,7 +76,7 @@ def survey(job: Job) -> Manifest:
         files=tuple(files),
         splits=tuple(splits),
         format=input_format,
-        input_type=encode_input_type(input_type(files, input_format)),
+        input_type=encode_input_type(input_type(files, input_format, binary)),
         id_column=choose_id_column(job.input.id, input_format, first_rows),
         chat=chat,
         max_model_len=max_model_len,
@@ -171,7 +174,7 @@ def _check_prompt(
     problems = []
     for row in first_rows:
         try:
-            prompt = builder.build(row)
+            prompt = builder.build(row, ANYWHERE)
             if prompt.messages is None or tokenizer.has_chat_template:
                 return
             problems.append(RowError("no_chat_template", "the rows hold messages, but the model "

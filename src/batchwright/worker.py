@@ -5,19 +5,22 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from batchwright.committer import ActiveChunk, Committer
 from batchwright.config.job import Job
 from batchwright.conforming import Conformer
 from batchwright.core.errors import Stopped
+from batchwright.core.media import MediaLimits, has_media
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, EngineInfo, Tokenizer
-from batchwright.core.records import Chunk, Request
+from batchwright.core.records import Chunk
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.reading import AnswerReader
 from batchwright.finishing import Finisher
 from batchwright.hardware import gpu_sampler
+from batchwright.media.pool import MediaPool
 from batchwright.rundir.chunk_queue import ChunkQueue
 from batchwright.rundir.events import Events
 from batchwright.rundir.heartbeat import Heartbeat
@@ -32,6 +35,7 @@ from batchwright.rundir.timings import Timings
 COMMITS_AT_ONCE = 8
 
 STEP_TIMEOUT_S = 0.1
+MEDIA_STEP_TIMEOUT_S = 0.01
 
 # Devices of engines whose work no card of this machine shows.
 WITHOUT_GPU = ("cpu", "none")
@@ -50,6 +54,7 @@ class Worker:
         *,
         timings: Timings | None = None,
         reader: AnswerReader | None = None,
+        media: MediaLimits | None = None,
         pilot_only: bool = False,
     ) -> None:  # fmt: skip
         self._storage = storage
@@ -57,6 +62,7 @@ class Worker:
         self._name = name
         self._clock = clock
         self._supervisor = supervisor
+        self._media = MediaPool(media or MediaLimits())
         self._ledger = Ledger(storage, name, clock, job.run.lease_s)
         self._events = Events(storage, name, clock)
         self._queue = ChunkQueue(storage, self._ledger, pilot_only=pilot_only)
@@ -114,6 +120,7 @@ class Worker:
                 for active in self._active.values():
                     if active.outcomes:  # what is finished is not lost, whatever ended the work
                         self._save(active, last=False)
+                self._media.stop()
                 self._supervisor.stop()
                 self._reader.shutdown(wait=True, cancel_futures=True)
                 self._pool.shutdown(wait=True)
@@ -153,7 +160,7 @@ class Worker:
                 continue
             if deadline is not None and self._clock.monotonic() > deadline:
                 raise Stopped("stopped; the rows that were not finished will be run again")
-            outcomes = self._supervisor.step(STEP_TIMEOUT_S)
+            outcomes = self._step()
             if self._timings is not None:
                 held = self._supervisor.in_flight
                 self._timings.note(self._supervisor.gauges(), held, outcomes)
@@ -165,6 +172,17 @@ class Worker:
             self._note_engine()
             self._save_stalled()
             self._collect_commits(limit=COMMITS_AT_ONCE)
+
+    def _step(self) -> list[Outcome]:
+        """What has come of rows, be it from the engine or from those that fetch their media."""
+        failed = self._media.take_failed()
+        if not self._media.rows:
+            return failed + self._supervisor.step(STEP_TIMEOUT_S)
+        if not self._supervisor.in_flight and not failed:
+            self._media.wait(STEP_TIMEOUT_S)
+            return self._media.take_failed()
+        # Rows whose media come meanwhile must not wait for a whole step.
+        return failed + self._supervisor.step(MEDIA_STEP_TIMEOUT_S)
 
     def _note_engine(self) -> None:
         self._oldest = self._supervisor.oldest()
@@ -185,10 +203,13 @@ class Worker:
         return False
 
     def _feed(self, *, claim: bool) -> None:
-        """Fill the engine; the next chunk flows in while the last one drains."""
+        """Fill the engine; the next chunk flows in while the last one drains.
+
+        Rows with media take their turn when these have come; more of them are called up meanwhile.
+        """
         room = self._supervisor.room()
-        batch: list[Request] = []
-        while len(batch) < room:
+        batch = self._media.take(room)
+        while len(batch) < room or self._media.wants_more:
             if self._feeding is None and claim:
                 self._feeding = self._next_chunk()
             if self._feeding is None:
@@ -198,9 +219,13 @@ class Worker:
                 self._feeding.fed = True
                 self._feeding = None
                 continue
-            self._owner[request.row] = (self._feeding, len(request.token_ids))
+            self._owner[request.row] = (self._feeding, request.prompt_tokens)
+            if has_media(request.extras) or len(batch) >= room:
+                self._media.submit(request, partial(self._feeding.find_input, request.row))
+            else:
+                batch.append(request)
+        for request in batch:  # with their media: an answer may have to be asked for again
             self._conformer.watch(request)
-            batch.append(request)
         if batch:
             self._tally.phase = "running"
             self._supervisor.submit(batch)

@@ -48,7 +48,13 @@ def make_tiny_model(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-def make_tokenizer(folder: Path, *, seed: int = 0, chat_template: str | None = CHATML) -> Path:
+def make_tokenizer(
+    folder: Path,
+    *,
+    seed: int = 0,
+    chat_template: str | None = CHATML,
+    specials: list[str] = SPECIALS,
+) -> Path:
     """Write only the tokenizer's files."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
@@ -56,7 +62,7 @@ def make_tokenizer(folder: Path, *, seed: int = 0, chat_template: str | None = C
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB,
-        special_tokens=SPECIALS,
+        special_tokens=specials,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -100,8 +100,24 @@ PLAIN: list[tuple[Row, str]] = [
     ({"id": "x", "prompt": "y", "min_tokens": 9, "max_tokens": 8}, "bad_sampling"),
     ({"id": "x", "prompt": "y", "best_of": 3}, "unsupported"),
     (
-        {"id": "x", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"id": "x", "messages": [{"role": "user", "content": [{"type": "video_url"}]}]},
         "unsupported",
+    ),
+    (
+        {"id": "x", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "bad_media",
+    ),
+    (
+        {
+            "id": "x",
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [{"type": "image_url", "image_url": {"url": "/etc/hostname"}}],
+                }
+            ],
+        },
+        "media_forbidden",
     ),
 ]
 ENGINE = {"max_model_len": 256}

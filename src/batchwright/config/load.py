@@ -18,7 +18,10 @@ Place = tuple[str, ...]
 Lines = dict[Place, int]
 
 # Where a job file may name a path; relative ones are meant relative to the file.
-_PATHS = (("input", "path"), ("output", "path"), ("run", "dir"), ("model", "chat_template"))
+_PATHS = (
+    ("input", "path"), ("output", "path"), ("run", "dir"), ("model", "chat_template"),
+    ("media", "allowed_roots"),
+)  # fmt: skip
 _MAYBE_PATHS = (("model", "name"), ("model", "tokenizer"))
 
 

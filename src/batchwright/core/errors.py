@@ -123,6 +123,14 @@ class RowError(Exception):
         return f"{self.code}: {self.message}"
 
 
+# Of images and sounds: found in the row itself, or when a worker fetches them.
+_MEDIA_CODES: dict[str, str] = {
+    "bad_media": "An image or sound has no known form, cannot be decoded, or is of a type that "
+    "`media.allowed_types` does not name.",
+    "media_forbidden": "An image or sound lies where the job may not look: a scheme, a folder or a "
+    "network address that `media` does not allow.",
+}
+
 # Every code that a rejected row (found before the engine) can carry.
 REJECTION_CODES: dict[str, str] = {
     "bad_json": "The line is not valid JSON, or holds more than one value.",
@@ -148,6 +156,7 @@ REJECTION_CODES: dict[str, str] = {
     "bad_schema": "The row's own schema, regex or grammar cannot be compiled, or not in time.",
     "unsupported": "The row asks for something that this version does not do.",
     "bad_envelope": "The OpenAI batch line lacks or misuses a field of the envelope.",
+    **_MEDIA_CODES,
 }
 
 # Every code that a failed row (refused or lost by the engine) can carry.
@@ -158,6 +167,13 @@ FAILURE_CODES: dict[str, str] = {
     "aborted": "The engine ended the request without an answer.",
     "engine_error": "The engine failed on this request; the message is the engine's own.",
     "invalid_output": "The answer does not keep to `structured_outputs`; its raw text is kept.",
+    **_MEDIA_CODES,
+    "media_not_found": "There is no such image or sound: no such file, or HTTP status 404 or 410.",
+    "media_unreachable": "The server of an image or sound could not be reached, or refused it.",
+    "media_too_large": "An image or sound is above `media.max_bytes`, `max_pixels` or "
+    "`max_seconds`.",
+    "media_timeout": "An image or sound had not come after `media.timeout_s`.",
+    "prompt_too_long": REJECTION_CODES["prompt_too_long"],  # with images it may turn out so
     "bad_embedding": "The vector holds a number that is not finite: a fault of model or precision.",
     "bad_score": "A score is not a finite number: a fault of model or precision.",
 }

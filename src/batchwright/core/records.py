@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from batchwright.core.media import Media, MediaReference
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -63,7 +65,8 @@ class Prompt(NamedTuple):
     """What a valid row asks the model: exactly one of the first three is set.
 
     `text` is raw text for the model; `messages` go through the chat template; `token_ids` go to
-    the engine as they are. `template_kwargs` are for the chat template (`enable_thinking`).
+    the engine as they are. `template_kwargs` are for the chat template (`enable_thinking`). `media`
+    are the images and sounds, in the order of their placeholders.
     """
 
     text: str | None = None
@@ -71,6 +74,7 @@ class Prompt(NamedTuple):
     token_ids: list[int] | None = None
     tools: list[dict[str, Any]] | None = None
     template_kwargs: dict[str, Any] | None = None
+    media: tuple[MediaReference, ...] = ()
 
 
 class TextPair(NamedTuple):
@@ -95,6 +99,8 @@ class Request(NamedTuple):
         max_tokens: cap of output tokens, already cut to the room that the context leaves.
         sampling: canonical JSON of the other sampling fields, by vLLM's names.
         extras: JSON object of what else the engine needs for this row; empty if nothing.
+        media: the images and sounds that `extras` refer to, once they have been fetched.
+        media_tokens: what they are expected to add to the prompt.
     """
 
     row: int
@@ -102,6 +108,13 @@ class Request(NamedTuple):
     max_tokens: int
     sampling: str
     extras: str = ""
+    media: tuple[Media, ...] = ()
+    media_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, those of its images and sounds included."""
+        return len(self.token_ids) + self.media_tokens
 
 
 # In place of a first row: the rows of this part do not follow each other in the input.

@@ -114,6 +114,8 @@ class AnswerMaker:
         if adapter is not None:  # another adapter, another model
             seed = zlib.crc32(adapter.encode(), seed & 0xFFFFFFFF)
         digest = zlib.crc32(array("i", request.token_ids), seed)
+        for one in request.media:
+            digest = zlib.crc32(one.data, digest)
         if sampling.ignore_eos:
             wanted = request.max_tokens + 1
         else:

@@ -195,8 +195,8 @@ class Supervisor:
         self._look()
         if not self._waiting:
             return
-        held = [len(flight.request.token_ids) for flight in self._flights.values()]
-        waiting = (len(request.token_ids) for request in self._waiting)
+        held = [flight.request.prompt_tokens for flight in self._flights.values()]
+        waiting = (request.prompt_tokens for request in self._waiting)
         count = self._policy.num_to_send(held, waiting)
         self._send([Flight(self._waiting.popleft(), 0.0, 0) for _ in range(count)])
 
@@ -208,11 +208,11 @@ class Supervisor:
         self._looked_at = now
         gauges = self._running_engine().gauges()
         live = [
-            LiveRow(len(request.token_ids), request.max_tokens, max(0, gauges.steps - sent_at))
+            LiveRow(request.prompt_tokens, request.max_tokens, max(0, gauges.steps - sent_at))
             for request, _, _, sent_at in self._flights.values()
         ]
         # Before the first row has been sent, those that wait tell what the rows are like.
-        live = live or [LiveRow(len(one.token_ids), one.max_tokens, 0) for one in self._waiting]
+        live = live or [LiveRow(one.prompt_tokens, one.max_tokens, 0) for one in self._waiting]
         self._policy = self._full_policy.capped(self._flow.look(gauges, live))
 
     def _send(self, flights: list[Flight]) -> None:
@@ -235,7 +235,7 @@ class Supervisor:
             self._suspects.finished(outcome.row)
             if outcome.error_code is None:
                 self._fruitless_deaths = 0
-                self._flow.finish(len(flight.request.token_ids), len(outcome.token_ids))
+                self._flow.finish(flight.request.prompt_tokens, len(outcome.token_ids))
             if flight.attempts > 1:
                 settled.append(outcome._replace(attempts=flight.attempts))
             else:

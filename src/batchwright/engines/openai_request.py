@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import orjson
 
 from batchwright.core.errors import RowError
+from batchwright.core.media import Media, MediaKind
 from batchwright.core.records import Prompt, Request
 from batchwright.engines.openai_options import OpenAiOptions
 
@@ -53,6 +55,8 @@ def row_extras(prompt: Prompt, sampling: str, options: OpenAiOptions, *, truncat
     """
     if options.dialect == "openai":
         _refuse_foreign(prompt, sampling, truncated=truncated)
+    if truncated and prompt.media:
+        raise RowError("unsupported", "a cut prompt goes as token ids, and they hold no images")
     if truncated or prompt.token_ids is not None:
         return ""
     parts: dict[str, Any] = {}
@@ -116,7 +120,7 @@ def generation_call(request: Request, options: OpenAiOptions) -> Call:
     chat = "messages" in sent
     body: dict[str, Any] = {}
     if chat:
-        body["messages"] = sent["messages"]
+        body["messages"] = with_media(sent["messages"], request.media)
         if "tools" in sent:
             body["tools"] = sent["tools"]
         body |= _template_fields(sent.get("template_kwargs"))
@@ -126,6 +130,36 @@ def generation_call(request: Request, options: OpenAiOptions) -> Call:
         body["max_tokens"] = request.max_tokens
     body |= sampling_fields(orjson.loads(request.sampling or "{}"), chat=chat)
     return Call(CHAT if chat else COMPLETIONS, laid_over(body, options))
+
+
+def with_media(messages: list[dict[str, Any]], media: Sequence[Media]) -> list[dict[str, Any]]:
+    """Messages with what the worker has fetched in the place of each image and sound.
+
+    It goes as data, not as a URL: the server need not reach what this machine can, and it gets what
+    was checked here.
+    """
+    if not media:
+        return messages
+    items = iter(media)
+    return [
+        turn
+        if isinstance(turn.get("content"), str)
+        else {**turn, "content": [_as_part(part, items) for part in turn["content"]]}
+        for turn in messages
+    ]
+
+
+def _as_part(part: dict[str, Any], items: Iterator[Media]) -> dict[str, Any]:
+    if part.get("type") not in get_args(MediaKind):
+        return part
+    item = next(items)
+    data = b64encode(item.data).decode()
+    if item.kind == "image":
+        url = f"data:{item.type};base64,{data}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    name = item.type.partition("/")[2]
+    form = "mp3" if name == "mpeg" else name
+    return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
 
 
 def embedding_call(requests: Sequence[Request], options: OpenAiOptions) -> Call:

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from batchwright.core.errors import EngineDied, EngineError, JobError, MissingExtra
+from batchwright.core.errors import EngineDied, EngineError, JobError, MissingExtra, RowError
 from batchwright.core.outcomes import More, Outcome, Sample
 from batchwright.core.plan import default_batched_tokens
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.options import refuse_unknown
 from batchwright.engines.vllm_lora import LoraAdapters
+from batchwright.engines.vllm_media import MediaRenderer, fitted
 from batchwright.engines.vllm_params import read_logprobs, sampling_params, with_config_objects
 from batchwright.engines.vllm_readings import Readings
 from batchwright.engines.vllm_setup import (
@@ -33,6 +34,7 @@ from batchwright.engines.vllm_setup import (
 )
 
 CORE_CHECK_S = 0.5
+MEDIA_WAIT_S = 0.01  # where there is nothing to step, wait for rows whose media are not ready
 
 
 class VllmEngine:
@@ -52,6 +54,8 @@ class VllmEngine:
         self._rows: dict[int, Any] = {}  # row in flight -> its SamplingParams
         self._refused: list[Outcome] = []
         self._steps = 0
+        self._expanded: dict[int, int] = {}  # row with media -> tokens of its prompt
+        self._media = MediaRenderer(None)
         self._stopped = threading.Event()
 
     def start(self, settings: EngineSettings) -> EngineInfo:
@@ -64,6 +68,7 @@ class VllmEngine:
         self._adapters = LoraAdapters(settings.adapters)
         self._engine = build_engine(settings, self._readings, on_cpu=on_cpu)
         self._adapters.load(self._engine)
+        self._media = MediaRenderer(self._engine.renderer)
         self._stopped = threading.Event()
         watch_core(self._engine, self._stopped)
         self._make_params = lru_cache(maxsize=4096)(
@@ -81,27 +86,52 @@ class VllmEngine:
 
         refusals = refusal_types()
         for request in requests:
+            if request.media:
+                self._media.submit(request)
+                continue
             try:
-                # vLLM makes a copy for the row, so equal parameters may be the same object.
-                params, priority = self._make_params(request.sampling, request.max_tokens)
                 prompt = tokens_input(list(request.token_ids))
-                lora = self._adapters.of_request(request.extras)
-                self._engine.add_request(
-                    str(request.row), prompt, params, lora_request=lora, priority=priority
-                )
+                self._add(request, prompt, request.max_tokens)
             except refusals as error:
                 self._refused.append(refused(request.row, error))
-            else:
-                self._rows[request.row] = params
+
+    def _add(self, request: Request, prompt: Any, max_tokens: int) -> None:
+        # vLLM makes a copy for the row, so equal parameters may be the same object.
+        params, priority = self._make_params(request.sampling, max_tokens)
+        lora = self._adapters.of_request(request.extras)
+        self._engine.add_request(
+            str(request.row), prompt, params, lora_request=lora, priority=priority
+        )
+        self._rows[request.row] = params
+
+    def _add_rendered(self, timeout_s: float) -> None:
+        """Queue the requests whose media are ready; wait for the first where told to."""
+        refusals = refusal_types()
+        for one in self._media.collect(timeout_s):
+            row = one.request.row
+            try:
+                if one.problem is not None:
+                    raise one.problem
+                self._add(one.request, one.prompt, fitted(one, self._settings.max_model_len))
+                self._expanded[row] = one.num_tokens
+            except RowError as problem:
+                self._refused.append(failed(row, problem))
+                self._media.discard(one)
+            except refusals as error:
+                self._refused.append(refused(row, error))
+                self._media.discard(one)
 
     def abort(self, rows: Iterable[int]) -> None:
         """Forget these rows."""
+        rows = list(rows)
+        self._media.abort(rows)
         known = [row for row in rows if self._rows.pop(row, None) is not None]
         self._engine.abort_request([str(row) for row in known])
 
     def step(self, timeout_s: float) -> list[Outcome]:
         """Make at least one step, and more until a row finishes or the time is up."""
         deadline = time.monotonic() + timeout_s
+        self._add_rendered(0.0 if self._rows or self._refused else MEDIA_WAIT_S)
         outcomes, self._refused = self._refused, []
         # With no row in flight, a step of an engine core in another process would never return.
         while self._rows:
@@ -128,6 +158,7 @@ class VllmEngine:
     def stop(self) -> None:
         """Free the model and the engine core."""
         self._stopped.set()
+        self._media.stop()
         engine, self._engine = self._engine, None
         self._rows.clear()
         self._refused.clear()
@@ -148,6 +179,7 @@ class VllmEngine:
 
     def _outcome(self, row: int, output: Any) -> Outcome:
         params = self._rows.pop(row)
+        expanded = self._expanded.pop(row, None)
         for answer in output.outputs:
             reason = answer.finish_reason
             if reason in (None, "abort", "error"):
@@ -157,6 +189,8 @@ class VllmEngine:
         token_ids, text, reason, stop_reason, more = first
         if others:
             more = (more or More())._replace(samples=tuple(others))
+        if expanded is not None:
+            more = (more or More())._replace(prompt_tokens=expanded)
         return Outcome(
             row,
             token_ids,
@@ -292,6 +326,11 @@ def refusal_types() -> tuple[type[Exception], ...]:
 
     client_error = getattr(exceptions, "VLLMClientError", exceptions.VLLMValidationError)
     return (client_error, EngineGenerateError, ValueError, TypeError, OverflowError)
+
+
+def failed(row: int, problem: RowError) -> Outcome:
+    """The failed outcome of a row whose media the model does not take."""
+    return Outcome(row, [], error_code=problem.code, error=problem.message)
 
 
 def refused(row: int, error: Exception) -> Outcome:

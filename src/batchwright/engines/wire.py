@@ -27,15 +27,22 @@ def pack_requests(requests: Sequence[Request]) -> Columns:
         sampling,
         list(known),
         _if_any([one.extras for one in requests]),
+        _if_any([one[-2:] if any(one[-2:]) else None for one in requests]),
     )
 
 
 def unpack_requests(columns: Columns) -> list[Request]:
     """The requests again, their token ids in arrays."""
-    rows, lengths, data, max_tokens, sampling, known, extras = columns
+    rows, lengths, data, max_tokens, sampling, known, extras, media = columns
     ids = _unpack_ids(lengths, data)
     spelled = [known[index] for index in sampling]
-    return list(map(Request, rows, ids, max_tokens, spelled, extras or [""] * len(rows)))
+    requests = map(Request, rows, ids, max_tokens, spelled, extras or [""] * len(rows))
+    if media is None:
+        return list(requests)
+    return [
+        one if own is None else one._replace(media=own[0], media_tokens=own[1])
+        for one, own in zip(requests, media, strict=True)
+    ]
 
 
 def pack_outcomes(outcomes: Sequence[Outcome]) -> Columns:

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batchwright.core.extras import adapter_of
+from batchwright.core.media import INLINE, has_media
+from batchwright.core.media_counts import media_token_column
 from batchwright.profile.blocks import Signatures, adapters_apart, block_signatures
 from batchwright.profile.duplicates import prompt_digests
 
@@ -79,18 +81,23 @@ def make_signs(
     sampling: Sequence[str],
     scripts: npt.NDArray[np.int8],
     block_size: int,
+    media_tokens: npt.NDArray[np.int32] | None = None,
     extras: Sequence[str | None] = (),
 ) -> RowSigns:
-    """The signs of rows whose kept tokens are `token_ids[offsets[r]:offsets[r + 1]]`."""
+    """The signs of rows whose kept tokens are `token_ids[offsets[r]:offsets[r + 1]]`.
+
+    `media_tokens` are those of images and sounds, which no token ids tell apart.
+    """
     apart = adapters_apart(extras)
     if apart is not None:  # the same request to another adapter is another request
         named = zip(sampling, extras, strict=True)
         sampling = [f"{fields} {adapter_of(extra) or ''}" for fields, extra in named]
+    tokens = np.diff(offsets).astype(np.int32)
     return RowSigns(
         ids=ids,
         codes=codes,
         full=full,
-        tokens=np.diff(offsets).astype(np.int32),
+        tokens=tokens if media_tokens is None else tokens + media_tokens,
         max_tokens=np.asarray(max_tokens, dtype=np.int32),
         scripts=scripts,
         digests=prompt_digests(token_ids, offsets, max_tokens, sampling),
@@ -149,7 +156,8 @@ def prepared_signs(batch: pa.RecordBatch, block_size: int) -> RowSigns:
     """The signs of prepared rows, from the columns of a prepared part that `PREPARED` names."""
     ids, offsets = flat_lists(batch.column("token_ids"))
     codes = batch.column("error_code").to_pylist()
-    full = np.diff(offsets).astype(np.int32)
+    media_tokens = media_token_column(batch.column("extras"))
+    full = np.diff(offsets).astype(np.int32) + media_tokens
     full[[code is not None for code in codes]] = NOT_COUNTED
     full[[code == "prompt_too_long" for code in codes]] = OVER_LIMIT
     full[np.asarray(batch.column("truncated").to_pylist(), dtype=np.bool_)] = OVER_LIMIT
@@ -160,7 +168,10 @@ def prepared_signs(batch: pa.RecordBatch, block_size: int) -> RowSigns:
         token_ids=ids,
         offsets=offsets,
         max_tokens=batch.column("max_tokens").to_pylist(),
-        sampling=batch.column("sampling").to_pylist(),
+        sampling=with_media(
+            batch.column("sampling").to_pylist(), batch.column("extras").to_pylist()
+        ),
+        media_tokens=media_tokens,
         scripts=np.full(len(codes), -1, dtype=np.int8),
         block_size=block_size,
         extras=extras_column(batch),
@@ -174,6 +185,18 @@ def extras_column(batch: pa.RecordBatch) -> list[str | None]:
     return list(batch.column("extras").to_pylist())
 
 
+def with_media(sampling: Sequence[str], extras: Sequence[str | None]) -> list[str]:
+    """Sampling texts that tell rows with different media apart, for finding equal requests.
+
+    What a row holds itself is not compared: two such rows count as different.
+    """
+    return [
+        f"{text}{more}{index if INLINE in more else ''}" if more and has_media(more) else text
+        for index, (text, more) in enumerate(zip(sampling, extras, strict=True))
+    ]
+
+
 # The columns of a prepared part that `prepared_signs` reads.
-PREPARED = ("id", "token_ids", "max_tokens", "sampling", "truncated", "error_code",
-            "extras")  # fmt: skip
+PREPARED = (
+    "id", "token_ids", "max_tokens", "sampling", "extras", "truncated", "error_code",
+)  # fmt: skip

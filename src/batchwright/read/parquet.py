@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -41,12 +41,16 @@ def row_group_ranges(path: str, split_bytes: int) -> Iterator[tuple[int, int]]:
         yield start, len(sizes)
 
 
-def unified_type(files: Sequence[SourceFile]) -> pa.StructType:
-    """The struct that holds every column of every file."""
+def unified_type(files: Sequence[SourceFile], binary: Collection[str] = ()) -> pa.StructType:
+    """The struct that holds every column of every file.
+
+    Binary columns are taken for text, as old writers do not mark it; those named in `binary` hold
+    bytes.
+    """
     columns: dict[str, tuple[pa.DataType, str]] = {}
     last: list[pa.Field] = []
     for file in files:
-        fields = _fields(file.path)
+        fields = _fields(file.path, binary)
         if fields == last:
             continue
         last = fields
@@ -110,7 +114,7 @@ def _batch_rows(metadata: pq.FileMetaData, groups: range, asked: int) -> int:
     return max(1, min(asked, rows * _BATCH_BYTES // max(size, 1)))
 
 
-def _fields(path: str) -> list[pa.Field]:
+def _fields(path: str, binary: Collection[str]) -> list[pa.Field]:
     """Columns of a file in plain types, then those that stand in its path."""
     with _open(path) as file:
         schema = file.schema_arrow
@@ -118,7 +122,10 @@ def _fields(path: str) -> list[pa.Field]:
         if schema.names.count(name) > 1:
             raise InputError(f"{path}: two columns are named {name!r}", "Rename one of them.")
     hive = [name for name in _partitions(path) if name not in schema.names]
-    fields = [pa.field(field.name, _rebuilt(field.type, _plain)) for field in schema]
+    fields = [
+        pa.field(field.name, _rebuilt(field.type, _as_it_is if field.name in binary else _plain))
+        for field in schema
+    ]
     return [*fields, *(pa.field(name, _TEXT) for name in hive)]
 
 
@@ -172,6 +179,12 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     if views or types.is_string(type_) or types.is_binary(type_) or types.is_large_binary(type_):
         return _TEXT
     return type_
+
+
+def _as_it_is(type_: pa.DataType) -> pa.DataType:
+    if types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_):
+        return pa.large_binary()
+    return _plain(type_)
 
 
 def _no_null(type_: pa.DataType) -> pa.DataType:

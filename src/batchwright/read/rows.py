@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,9 +19,14 @@ from batchwright.read.parquet import read_parquet, unified_type
 from batchwright.read.splits import cut_splits
 
 
-def input_type(files: Sequence[SourceFile], format: str) -> pa.DataType:
-    """Type of what is kept of a row: JSON text, or the struct of all Parquet columns."""
-    return unified_type(files) if format == "parquet" else JSON_INPUT
+def input_type(
+    files: Sequence[SourceFile], format: str, binary: Collection[str] = ()
+) -> pa.DataType:
+    """Type of what is kept of a row: JSON text, or the struct of all Parquet columns.
+
+    Binary columns that are not named in `binary` hold text.
+    """
+    return unified_type(files, binary) if format == "parquet" else JSON_INPUT
 
 
 def read_split(
@@ -47,20 +52,24 @@ def read_split(
         raise StorageError(f"{split.path}: {error.strerror or error}", hint) from error
 
 
-def peek(files: Sequence[SourceFile], format: str, *, rows: int = 1) -> list[dict[str, Any]]:
+def peek(
+    files: Sequence[SourceFile], format: str, *, rows: int = 1, binary: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """The first good records, at most `rows` of them."""
-    batches = _all_batches(files, format, max(rows, 64))
+    batches = _all_batches(files, format, max(rows, 64), binary)
     records = (record for batch in batches for record in batch.records if record is not None)
     return list(islice(records, rows))
 
 
-def has_rows(files: Sequence[SourceFile], format: str) -> bool:
+def has_rows(files: Sequence[SourceFile], format: str, binary: Collection[str] = ()) -> bool:
     """Whether there is any row, good or bad; reads up to the first one."""
-    return any(batch.records for batch in _all_batches(files, format, 64))
+    return any(batch.records for batch in _all_batches(files, format, 64, binary))
 
 
-def _all_batches(files: Sequence[SourceFile], format: str, batch_rows: int) -> Iterator[RowBatch]:
-    type_ = input_type(files, format)
+def _all_batches(
+    files: Sequence[SourceFile], format: str, batch_rows: int, binary: Collection[str]
+) -> Iterator[RowBatch]:
+    type_ = input_type(files, format, binary)
     for file in files:
         for split in cut_splits([file], format):
             yield from read_split(split, format, type_, batch_rows=batch_rows)

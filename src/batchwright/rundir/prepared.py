@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batchwright.core.errors import StorageError
+from batchwright.core.media import media_tokens
+from batchwright.core.media_counts import media_token_column
 from batchwright.core.records import GROUPED, OrderedPart, PreparedReceipt, Request, Slice
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
@@ -93,9 +95,10 @@ def prompt_lengths(storage: Storage, slices: Sequence[Slice]) -> npt.NDArray[np.
     lengths: dict[str, npt.NDArray[np.int64]] = {}
     for piece in slices:
         if piece.part not in lengths:
-            column = read_columns(storage, piece.part, ["token_ids"]).column(0)
-            counted = pa.compute.list_value_length(column).to_numpy()
-            lengths[piece.part] = counted.astype(np.int64)
+            table = read_columns(storage, piece.part, ["token_ids", "extras"])
+            counted = pa.compute.list_value_length(table.column("token_ids")).to_numpy()
+            media = media_token_column(table.column("extras"))
+            lengths[piece.part] = counted.astype(np.int64) + media
     found = [lengths[piece.part][piece.start : piece.stop] for piece in slices]
     return np.concatenate([np.empty(0, np.int64), *found])
 
@@ -206,7 +209,10 @@ def make_requests(prepared: pa.Table, rows: npt.NDArray[np.int64]) -> Iterator[R
     sampling = prepared.column("sampling").to_pylist()
     extras = extras_of(prepared)
     columns = zip(rows.tolist(), token_id_arrays(prepared), caps, sampling, extras, strict=True)
-    return (Request(*columns_of_row) for columns_of_row in columns)
+    return (
+        Request(row, ids, cap, fields, more, (), media_tokens(more))
+        for row, ids, cap, fields, more in columns
+    )
 
 
 def extras_of(prepared: pa.Table) -> list[str]:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from batchwright.core.ports import PairEnds
 from batchwright.core.records import Prompt
 from batchwright.tokens.chat import check_last_role
+from batchwright.tokens.media import in_words
+
+_PLACEHOLDERS = {"image": "<image>", "audio": "<audio>"}
 
 
 class ByteTokenizer:
@@ -51,7 +54,8 @@ class ByteTokenizer:
         """One `role: content` line per message, and the header of the answer."""
         messages = prompt.messages or []
         check_last_role(prompt)
-        lines = [f"{message['role']}: {message['content']}\n" for message in messages]
+        shown = [in_words(message, _PLACEHOLDERS) for message in messages]
+        lines = [f"{message['role']}: {message['content']}\n" for message in shown]
         kwargs = prompt.template_kwargs or {}
         if kwargs.get("add_generation_prompt") is False:
             return "".join(lines)

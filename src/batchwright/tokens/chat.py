@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from typing import Any
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
 
 from batchwright.core.errors import JobError, RowError
 from batchwright.core.records import Prompt
+from batchwright.tokens.media import in_words
 
 # Stand for the texts of messages, to see which of them a template prints.
 _SYSTEM, _USER = "xSYSTEMxTEXTx", "xUSERxTEXTx"
+
+_DROPPED = (
+    "the chat template leaves system messages out; prompt.role_fallback: merge puts their text "
+    "ahead of the first user message"
+)
 
 
 @cache
@@ -28,18 +35,24 @@ class ChatTemplate:
 
     Args:
         tokenizer: a transformers tokenizer; its `chat_template` may hold several by name.
+        placeholders: what stands for an image or a sound in a text, for templates that take texts
+            only.
 
     Raises:
         JobError: a template has a syntax error.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, placeholders: Mapping[str, str] | None = None) -> None:
         self._tokenizer = tokenizer
+        self._placeholders = placeholders or {}
         self._plain = _source(tokenizer, None)
         self._tools = _source(tokenizer, [{}])
         self._failures = _failures()
         for source in filter(None, {self._plain, self._tools}):
             _check_syntax(tokenizer, source)
+        sources = {self._plain, self._tools}
+        self._shapes = {source: self._shape(source) for source in sources}
+        self._drops_system = {source: self._leaves_out_system(source) for source in sources}
 
     def __bool__(self) -> bool:
         return bool(self._plain or self._tools)
@@ -56,12 +69,14 @@ class ChatTemplate:
             what = "no default chat template" if self else "no chat template"
             raise RowError("no_chat_template", f"the model has {what}; set model.chat_template")
         check_last_role(prompt)
-        _check_system_is_shown(self._tokenizer, source, messages)
+        if self._drops_system[source] and any(map(_is_system_text, messages)):
+            raise RowError("chat_template_error", _DROPPED)
         # A template that never heard of the role would print it as if it were known.
         if "developer" not in source and any(turn["role"] == "developer" for turn in messages):
             raise RowError(
                 "chat_template_error", "the chat template does not know the role developer"
             )
+        messages = self._in_shape(messages, self._shapes[source])
         try:
             return _apply(
                 self._tokenizer, messages, prompt.tools, source, prompt.template_kwargs or {}
@@ -69,27 +84,67 @@ class ChatTemplate:
         except self._failures as error:
             raise RowError("chat_template_error", str(error) or type(error).__name__) from None
 
+    def _shape(self, source: str | None) -> _Shape:
+        """Find out, once, in which forms a template shows the content of a message."""
+        parts = [{"type": "text", "text": _PROBE}]
+        takes_parts = self._shows(source, parts)
+        return _Shape(takes_parts, takes_texts=not takes_parts or self._shows(source, _PROBE))
 
-def _check_system_is_shown(tokenizer: Any, source: str, messages: list[dict[str, Any]]) -> None:
-    """Refuse a system text that the template would drop without a word (as Gemma's first did)."""
-    given = any(turn["role"] == "system" and turn["content"].strip() for turn in messages)
-    if given and _drops_system(tokenizer, source):
-        raise RowError(
-            "chat_template_error",
-            "the chat template leaves system messages out; prompt.role_fallback: merge puts their "
-            "text ahead of the first user message",
-        )
+    def _shows(self, source: str | None, content: Any) -> bool:
+        if not source:
+            return False
+        try:
+            text = _apply(self._tokenizer, [{"role": "user", "content": content}], None, source, {})
+        except self._failures:
+            return False
+        # A template for texts only prints the list itself, as Python or JSON would.
+        return _PROBE in text and "'text':" not in text and '"text":' not in text
+
+    def _leaves_out_system(self, source: str | None) -> bool:
+        """Whether a template prints the user's text and not the system's ahead of it."""
+        if not source:
+            return False
+        turns = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": _USER}]
+        shaped = self._in_shape(turns, self._shapes[source])
+        try:
+            text = _apply(self._tokenizer, shaped, None, source, {})
+        except self._failures:
+            return False  # it says so itself
+        return _USER in text and _SYSTEM not in text
+
+    def _in_shape(self, messages: list[dict[str, Any]], shape: _Shape) -> list[dict[str, Any]]:
+        """Messages as the template reads them: mostly they are so already."""
+        if shape.takes_parts:
+            if shape.takes_texts:
+                return messages
+            # Templates of vision models often look for parts only, and print no text at all.
+            return [_with_parts(message) for message in messages]
+        if all(isinstance(message["content"], str) for message in messages):
+            return messages
+        return [in_words(message, self._placeholders) for message in messages]
 
 
-@lru_cache(maxsize=64)
-def _drops_system(tokenizer: Any, source: str) -> bool:
-    """Whether a template prints the user's text and not the system's ahead of it."""
-    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": _USER}]
-    try:
-        text = _apply(tokenizer, messages, None, source, {})
-    except _failures():
-        return False  # it says so itself
-    return _USER in text and _SYSTEM not in text
+_PROBE = "xBATCHWRIGHTxPROBEx"
+
+
+class _Shape(NamedTuple):
+    """The forms of a message's content that a template shows."""
+
+    takes_parts: bool
+    takes_texts: bool
+
+
+def _with_parts(message: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(message["content"], str):
+        return message
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def _is_system_text(turn: dict[str, Any]) -> bool:
+    content = turn["content"]
+    return turn["role"] == "system" and bool(
+        content.strip() if isinstance(content, str) else content
+    )
 
 
 def named_template(templates: Any, name: str) -> str:

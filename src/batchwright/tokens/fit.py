@@ -111,7 +111,14 @@ class Fitter:
         self._over_length = over_length
         (self._prefix,) = tokenizer.encode([""], add_special_tokens=True)
 
-    def fit(self, prompt: Prompt, ids: list[int], max_tokens: int, shortest: int) -> Fitted:
+    def fit(
+        self,
+        prompt: Prompt,
+        ids: list[int],
+        max_tokens: int,
+        shortest: int,
+        media_tokens: int = 0,
+    ) -> Fitted:
         """Fit a prompt and its answer into the limit.
 
         Args:
@@ -119,16 +126,22 @@ class Fitter:
             ids: the prompt's token ids.
             max_tokens: tokens of the answer at most.
             shortest: tokens of the answer at least.
+            media_tokens: what images and sounds add to the prompt.
 
         Raises:
             RowError: `prompt_too_long`.
         """
-        room = self._limit - len(ids)
+        room = self._limit - len(ids) - media_tokens
         if room >= shortest:
             return Fitted(ids, min(max_tokens, room), truncated=False)
         if self._over_length == "reject":
             raise self._too_long(
-                ids, f"which leaves {max(room, 0)} for an answer of at least {shortest}"
+                len(ids) + media_tokens,
+                f"which leaves {max(room, 0)} for an answer of at least {shortest}",
+            )
+        if prompt.media:
+            raise self._too_long(
+                len(ids) + media_tokens, "and rows with images or audio stay whole"
             )
         answer = max(shortest, min(max_tokens, self._limit // 2))
         cut = self._cut(prompt, ids, self._limit - answer)
@@ -139,7 +152,7 @@ class Fitter:
         room = keep - len(head) - len(tail)
         if room < 1:
             raise self._too_long(
-                ids,
+                len(ids),
                 f"and the {len(head) + len(tail)} tokens that must not be cut leave no room for "
                 f"the rest and an answer of {self._limit - keep}",
             )
@@ -167,13 +180,13 @@ class Fitter:
             mark = ""
         # A template may write other words around other contents, or the content twice.
         if not mark or not (text.startswith(head) and text[len(head) :].endswith(tail)):
-            raise self._too_long(ids, "and its chat template does not let it be cut")
+            raise self._too_long(len(ids), "and its chat template does not let it be cut")
         body = text[len(head) : len(text) - len(tail)]
         return _Parts(*self._tokenizer.encode([head, body, tail], add_special_tokens=False))
 
-    def _too_long(self, ids: list[int], why: str) -> RowError:
+    def _too_long(self, num_tokens: int, why: str) -> RowError:
         return RowError(
             "prompt_too_long",
-            f"the prompt has {len(ids)} tokens; the limit is {self._limit} for prompt and answer "
+            f"the prompt has {num_tokens} tokens; the limit is {self._limit} for prompt and answer "
             f"together, {why}",
         )

@@ -10,6 +10,7 @@ from batchwright.core.ports import PairEnds
 from batchwright.core.records import Prompt
 from batchwright.tokens import files
 from batchwright.tokens.chat import ChatTemplate, named_template
+from batchwright.tokens.media import placeholders
 
 # Enough of the prompt for the decoder to see that the answer is not the start of a text.
 _CONTEXT = 6
@@ -25,7 +26,7 @@ class HfTokenizer:
             # A tokenizer.json may ask for truncation: a long prompt would be cut in silence.
             self._backend.no_truncation()
             self._backend.no_padding()
-        self._chat = ChatTemplate(tokenizer)
+        self._chat = ChatTemplate(tokenizer, placeholders(tokenizer, configs[0] if configs else {}))
         self._prefix, self._suffix = self._find_ends()
         self._needs_context = self._strips_first_space()
         self._eos_token_ids = _eos_token_ids(tokenizer, configs)

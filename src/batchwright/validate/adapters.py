@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchwright.config.job import Model
+from batchwright.config.sections import Model
 from batchwright.core.errors import RowError
 from batchwright.core.extras import ADAPTER
 

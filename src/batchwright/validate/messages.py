@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from batchwright.core.errors import RowError
+from batchwright.core.media import MediaReference
+from batchwright.validate.media import PART_KEYS, MediaForms
 
 ROLES = frozenset({"system", "user", "assistant", "tool", "developer"})
 
-_MEDIA = frozenset(
-    {"image", "image_url", "input_image", "audio", "audio_url", "input_audio", "video",
-     "video_url", "file", "input_file"}
-)  # fmt: skip
+_UNSUPPORTED = frozenset({"video", "video_url", "file", "input_file"})
 
 _PLAIN_KEYS = {"role", "content"}
 
 
-def parse_messages(value: Any) -> list[dict[str, Any]]:
+class Found(list[MediaReference]):
+    """The media of some messages, in order; `at` is where the messages stand in their row."""
+
+    def __init__(self, forms: MediaForms, at: Sequence[str | int]) -> None:
+        super().__init__()
+        self.forms = forms
+        self.at = at
+
+
+def parse_messages(value: Any, found: Found | None = None) -> list[dict[str, Any]]:
     """A list of messages, or the JSON text of one, as chat templates want it.
 
-    Text parts become one text (joined by line feeds, as vLLM does), null keys are dropped, and
-    the arguments of tool calls become objects. The input is not changed.
+    Text parts become one text (joined by line feeds, as vLLM does) where no media stand among
+    them, null keys are dropped, and the arguments of tool calls become objects. The input is not
+    changed.
+
+    Args:
+        value: the messages.
+        found: takes the images and sounds; without it they are refused.
 
     Raises:
-        RowError: `bad_messages` naming the index, `empty_prompt`, `unsupported` for media.
+        RowError: `bad_messages` naming the index, `empty_prompt`, `unsupported` for other media,
+            `bad_media` and `media_forbidden`.
     """
     messages = _json_list(value, "messages")
     if not messages:
         raise RowError("empty_prompt", "the list of messages is empty")
-    return [_message(index, message) for index, message in enumerate(messages)]
+    return [_message(index, message, found) for index, message in enumerate(messages)]
 
 
 def parse_tools(value: Any) -> list[dict[str, Any]] | None:
@@ -89,7 +103,7 @@ def _json_list(value: Any, what: str) -> list[Any]:
     return value
 
 
-def _message(index: int, message: Any) -> dict[str, Any]:
+def _message(index: int, message: Any, found: Found | None) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise RowError("bad_messages", f"message {index} is not an object but {_kind(message)}")
     role = message.get("role")
@@ -103,11 +117,13 @@ def _message(index: int, message: Any) -> dict[str, Any]:
         clean.pop("tool_calls", None)
     else:
         clean["tool_calls"] = _tool_calls(index, clean["tool_calls"])
-    clean["content"] = _content(index, clean)
+    clean["content"] = _content(index, clean, found)
     return clean
 
 
-def _content(index: int, message: dict[str, Any]) -> str:
+def _content(
+    index: int, message: dict[str, Any], found: Found | None
+) -> str | list[dict[str, Any]]:
     content = message.get("content")
     if isinstance(content, str):
         return content
@@ -120,15 +136,22 @@ def _content(index: int, message: dict[str, Any]) -> str:
         raise RowError(
             "bad_messages", f"the content of message {index} is neither text nor a list of parts"
         )
-    return "\n".join(_part(index, part) for part in content)
+    parts = [_part(index, number, part, found) for number, part in enumerate(content)]
+    if any(part["type"] != "text" for part in parts):
+        return parts
+    return "\n".join(part["text"] for part in parts)
 
 
-def _part(index: int, part: Any) -> str:
+def _part(index: int, number: int, part: Any, found: Found | None) -> dict[str, Any]:
+    """A part of a message in one of two forms: a text, or the place of an image or a sound."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    if kind in _MEDIA:
+        return {"type": "text", "text": part["text"]}
+    if kind in _UNSUPPORTED or (kind in PART_KEYS and found is None):
         raise RowError("unsupported", f"message {index} has a part of type {kind}")
+    if kind in PART_KEYS and found is not None:
+        found.append(found.forms.from_part(part, [*found.at, index, "content", number]))
+        return {"type": PART_KEYS[kind][0]}
     raise RowError("bad_messages", f"message {index} has a part that is no {{type, text}}")
 
 

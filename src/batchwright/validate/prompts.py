@@ -6,13 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from batchwright.core.errors import JobError, RowError
+from batchwright.core.media import MediaKind
 from batchwright.core.records import Prompt
-from batchwright.validate.messages import parse_messages, parse_template_kwargs, parse_tools
+from batchwright.validate.media import MediaForms, fill_places, text_of
+from batchwright.validate.messages import (
+    Found,
+    parse_messages,
+    parse_template_kwargs,
+    parse_tools,
+)
 from batchwright.validate.names import did_you_mean
 from batchwright.validate.templates import RowTemplate
 from batchwright.validate.token_ids import parse_token_ids
 
 Record = Mapping[str, Any]
+
+Maker = Callable[[Record, Found], Prompt]
+
+_NOWHERE = MediaForms()
 
 _AUTO_FIELDS = ("messages", "prompt", "prompt_token_ids")
 
@@ -32,6 +43,7 @@ class PromptBuilder:
         tools: functions of rows that bring none of their own.
         template_kwargs: values for the chat template, under a row's own.
         chat: whether a column or template prompt becomes a chat message.
+        media: the columns that hold images or sounds.
 
     Raises:
         JobError: the settings contradict each other, or the template or an example is wrong.
@@ -48,6 +60,7 @@ class PromptBuilder:
         tools: Sequence[dict[str, Any]] = (),
         template_kwargs: Mapping[str, Any] | None = None,
         chat: bool = False,
+        media: Mapping[MediaKind, str] | None = None,
     ) -> None:
         if sum(source is not None for source in (column, messages, template)) > 1:
             raise JobError("prompt: give one of column, messages and template")
@@ -72,11 +85,35 @@ class PromptBuilder:
         self._turns = [] if self._own_examples else _example_turns(shots)
         head = "" if self._own_system or self._own_examples else _text_head(system, shots)
         self._head = head
+        self._media = media or {}
         self._make = self._maker(chat=chat)
 
-    def build(self, record: Record) -> Prompt:
-        """The prompt of this row. Raises RowError."""
-        return self._make(record)
+    def build(
+        self, record: Record, forms: MediaForms = _NOWHERE, at: Sequence[str | int] = ()
+    ) -> Prompt:
+        """The prompt of this row.
+
+        Args:
+            record: the row.
+            forms: reads what the row says of images and sounds.
+            at: where `record` stands in the row as it is kept.
+
+        Raises:
+            RowError: what is wrong with the row.
+        """
+        found = Found(forms, at)
+        prompt = self._make(record, found)
+        if not found and not self._media:
+            return prompt
+        given = {
+            kind: forms.from_column(kind, _field_or_null(record, name), name)
+            for kind, name in self._media.items()
+        }
+        if prompt.messages is not None:
+            messages, media = fill_places(prompt.messages, found, given)
+            return prompt._replace(messages=messages, media=media)
+        # A text brings the model's own placeholders along.
+        return prompt._replace(media=tuple(one for items in given.values() for one in items))
 
     def own_text(self, record: Record, prompt: Prompt) -> str:
         """The text that the row itself brings, without the job's template, system and examples."""
@@ -89,12 +126,12 @@ class PromptBuilder:
             return prompt.text[len(self._head) :]
         messages = prompt.messages or []
         if self._column is not None:
-            return str(messages[-1]["content"])
+            return text_of(messages[-1])
         head = [*self._system_turn, *self._turns]
         own = (turn for turn in messages if not any(turn is ours for ours in head))
-        return "\n".join(turn["content"] for turn in own)
+        return "\n".join(text_of(turn) for turn in own)
 
-    def _maker(self, *, chat: bool) -> Callable[[Record], Prompt]:
+    def _maker(self, *, chat: bool) -> Maker:
         if self._messages is not None:
             return self._from_messages
         if self._column is None and self._template is None:
@@ -102,10 +139,10 @@ class PromptBuilder:
         read = self._read_template if self._template is not None else self._read_column
         return self._chat_maker(read) if chat else self._text_maker(read)
 
-    def _chat_maker(self, read: Callable[[Record], str | list[int]]) -> Callable[[Record], Prompt]:
+    def _chat_maker(self, read: Callable[[Record], str | list[int]]) -> Maker:
         head = [*self._system_turn, *self._turns]
 
-        def make(record: Record) -> Prompt:
+        def make(record: Record, _: Found) -> Prompt:
             value = read(record)
             if isinstance(value, str):
                 turns = [*head, {"role": "user", "content": value}]
@@ -116,16 +153,16 @@ class PromptBuilder:
 
         return make
 
-    def _text_maker(self, read: Callable[[Record], str | list[int]]) -> Callable[[Record], Prompt]:
+    def _text_maker(self, read: Callable[[Record], str | list[int]]) -> Maker:
         head = self._head
 
-        def make(record: Record) -> Prompt:
+        def make(record: Record, _: Found) -> Prompt:
             value = read(record)
             return Prompt(head + value) if isinstance(value, str) else self._token_prompt(value)
 
         return make
 
-    def _from_auto(self, record: Record) -> Prompt:
+    def _from_auto(self, record: Record, found: Found) -> Prompt:
         given = [name for name in _AUTO_FIELDS if record.get(name) is not None]
         if not given:
             raise RowError("missing_prompt", _neither(record))
@@ -133,7 +170,7 @@ class PromptBuilder:
             raise RowError("ambiguous_prompt", f"the row has both {' and '.join(given)}")
         value = record[given[0]]
         if given[0] == "messages":
-            return self._chat_prompt(value, record)
+            return self._chat_prompt(given[0], record, found)
         if given[0] == "prompt_token_ids" and not isinstance(value, list):
             raise RowError("bad_token_ids", "prompt_token_ids is not a list")
         parsed = _text_or_ids(given[0], value)
@@ -141,12 +178,12 @@ class PromptBuilder:
             return Prompt(self._head + parsed)
         return self._token_prompt(parsed)
 
-    def _from_messages(self, record: Record) -> Prompt:
-        name = str(self._messages)
-        return self._chat_prompt(_field(record, name), record)
+    def _from_messages(self, record: Record, found: Found) -> Prompt:
+        return self._chat_prompt(str(self._messages), record, found)
 
-    def _chat_prompt(self, value: Any, record: Record) -> Prompt:
-        messages = parse_messages(value)
+    def _chat_prompt(self, name: str, record: Record, found: Found) -> Prompt:
+        found.at = [*found.at, name]
+        messages = parse_messages(_field(record, name), found)
         tools = parse_tools(record.get("tools")) or self._tools
         own = parse_template_kwargs(record.get("chat_template_kwargs"))
         kwargs = {**self._template_kwargs, **own} if self._template_kwargs and own else None
@@ -206,6 +243,15 @@ def _neither(record: Record) -> str:
     if nulls:
         return f"{' and '.join(nulls)} of this row: null"
     return f"the row has neither prompt nor messages{did_you_mean('prompt', record)}"
+
+
+def _field_or_null(record: Record, name: str) -> Any:
+    """A column that may be null, but not missing: a name with a slip would drop every image."""
+    if name not in record:
+        raise RowError(
+            "missing_field", f"the row has no field {name!r}{did_you_mean(name, record)}"
+        )
+    return record[name]
 
 
 def _field(record: Record, name: str) -> Any:

@@ -32,7 +32,8 @@ def is_blank(prompt: Prompt) -> bool:
         return not _VISIBLE.search(prompt.text)
     for message in reversed(prompt.messages or ()):
         if message["role"] == "user":
-            return not _VISIBLE.search(message["content"])
+            # An image without a word is a whole question to some models.
+            return isinstance(message["content"], str) and not _VISIBLE.search(message["content"])
     return False
 
 

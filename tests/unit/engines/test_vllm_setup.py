@@ -13,8 +13,9 @@ from batchwright.core.errors import JobError
 from batchwright.core.plan import default_batched_tokens
 from batchwright.core.ports import EngineSettings
 from batchwright.engines import vllm_setup
-from batchwright.engines.vllm import Readings, VllmEngine
+from batchwright.engines.vllm import VllmEngine
 from batchwright.engines.vllm_params import refuse_texts
+from batchwright.engines.vllm_readings import Readings
 
 
 def settings(model: str = "org/model", **options: Any) -> EngineSettings:

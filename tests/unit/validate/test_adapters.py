@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchwright.config.job import Model
+from batchwright.config.sections import Model
 from batchwright.core.errors import RowError
 from batchwright.validate.adapters import AdapterChoice
 

@@ -1,0 +1,1 @@
+"""Images and sounds: fetched and checked ahead of the engine."""
