@@ -46,11 +46,19 @@ class Finisher:
             _Place(index, number, answer)
             for index, outcome in enumerate(outcomes)
             for number, answer in _answers(outcome)
-            if outcome.error_code is None and (answer.text is None or self._reader is not None)
+            if outcome.error_code is None and self._is_raw(answer)
         ]
         put = self._decode if self._reader is None else self._read
         put(places, requests, finished)
         return finished
+
+    def _is_raw(self, answer: Answer) -> bool:
+        """Whether an answer is to be made readable: an endpoint's has been taken apart already."""
+        if answer.more is not None and (
+            answer.more.tool_calls or answer.more.reasoning is not None
+        ):
+            return False
+        return answer.text is None or self._reader is not None
 
     def _decode(
         self, places: list[_Place], requests: Sequence[Request], finished: list[Outcome]
@@ -116,7 +124,7 @@ def _answers(outcome: Outcome) -> list[tuple[int, Answer]]:
     return [(-1, outcome), *enumerate(outcome.more.samples)]
 
 
-def changed(outcome: Outcome, number: int, text: str, parts: dict[str, Any]) -> Outcome:
+def changed(outcome: Outcome, number: int, text: str | None, parts: dict[str, Any]) -> Outcome:
     """The outcome with the text and parts of its first answer (-1) or of a further sample."""
     parts = {name: value for name, value in parts.items() if value is not None}
     more = outcome.more

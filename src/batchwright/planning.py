@@ -116,6 +116,15 @@ def plan_on(
     return replace(plan, notes=(*plan.notes, *notes))
 
 
+def _in_rows(plan: Plan, samples: int) -> Plan:
+    """A plan for sequences with its rate in rows."""
+    if samples == 1:
+        return plan
+    found = replace(plan.prediction, rows_per_s=plan.prediction.rows_per_s / samples)
+    note = f"n is {samples}: rates of single settings, and max_num_seqs, count answers, not rows"
+    return replace(plan, prediction=found, notes=(*plan.notes, note))
+
+
 def _maker(
     cards: Cards,
     job: Job,
@@ -135,17 +144,21 @@ def _maker(
     )
     facts = with_companions(job, facts, config)
 
+    samples = job.sampling.n or 1
+
     def make(cached_share: float, measured: Mapping[str, Any]) -> Plan:
+        work = Workload(profile.prompts, outputs, profile.max_tokens, cached_share, profile.caps)
         rest = {name: value for name, value in measured.items() if name != "engines_per_gpu"}
         plan = make_plan(
             facts,
             cards.gpu,
             cards.count,
-            Workload(profile.prompts, outputs, profile.max_tokens, cached_share, profile.caps),
+            work.in_samples(samples),
             user={**rest, **given},
             usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
             linked_by_nvlink=cards.linked,
         )
+        plan = _in_rows(plan, samples)
         asked = job.run.engines_per_gpu or measured.get("engines_per_gpu")
         if OWN_MEMORY & given.keys() or ("replicas" in given and not asked):
             return plan

@@ -78,12 +78,18 @@ def test_thoughts_and_calls_come_apart(reader: AnswerReader, folder: Path) -> No
     assert first.text.strip() == "The answer is 3."
     assert first.calls is None
     assert second.reasoning == "call it"
-    assert second.text == ""
+    assert second.text is None
     assert second.calls is not None
     ((_, name, arguments),) = second.calls
     assert (name, json.loads(arguments)) == ("weather", {"city": "Ulm"})
     assert third.calls is None
     assert "weather" in third.text
+
+
+def test_thoughts_that_are_cut_leave_no_text(reader: AnswerReader, folder: Path) -> None:
+    cut, empty = reader.read([raw(folder, "<think>still at"), raw(folder, "<think></think>")])
+    assert (cut.reasoning, cut.text) == ("still at", None)
+    assert (empty.reasoning, empty.text) in (("", ""), (None, ""))
 
 
 def test_a_text_of_the_engines_own_is_taken_as_it_is(reader: AnswerReader) -> None:
@@ -134,7 +140,7 @@ def test_a_run_has_columns_for_both(folder: Path, tmp_path: Path) -> None:
     assert {row["reasoning"] for row in (plain, called, twice)} == {"hm"}
     assert plain["tool_calls"] is None
     assert "weather" in plain["text"]
-    assert called["text"] == ""
+    assert called["text"] is None
     assert called["tool_calls"] == [
         {
             "id": "call_1_0_0",

@@ -11,7 +11,7 @@ NAMED, ANY = '{"forced_call":"weather"}', '{"forced_call":""}'
 def test_the_arguments_of_a_named_function() -> None:
     outcome = Outcome(7, [1], text='{"city": "Rome"}', finish_reason="stop")
     made = with_forced_calls(outcome, NAMED)
-    assert (made.text, made.finish_reason) == ("", "stop")
+    assert (made.text, made.finish_reason) == (None, "stop")
     assert made.more is not None
     assert made.more.tool_calls == (
         {

@@ -114,7 +114,7 @@ def _read(
         for index, function in enumerate(functions)
     )
     reason = answer.finish_reason if name else "tool_calls"  # OpenAI says `stop` for a named one
-    return "", reason, (answer.more or More())._replace(tool_calls=calls)
+    return None, reason, (answer.more or More())._replace(tool_calls=calls)
 
 
 def _functions(text: str, name: str) -> list[dict[str, str]] | None:

@@ -43,6 +43,10 @@ class LengthHistogram:
         """The largest length; 0 if there are no rows."""
         return self.lengths[-1] if self.lengths else 0
 
+    def times(self, factor: int) -> LengthHistogram:
+        """The same lengths, each so many times as often."""
+        return LengthHistogram(self.lengths, tuple(count * factor for count in self.counts))
+
     def quantile(self, share: float) -> int:
         """The smallest length that at least `share` of the rows do not exceed."""
         wanted = share * self.rows
@@ -85,3 +89,28 @@ class Workload:
     max_tokens: int
     cached_share: float = 0.0
     caps: LengthHistogram = NO_LENGTHS
+
+    def in_samples(self, samples: int) -> Workload:
+        """The workload of rows with `n` answers each, as sequences: what an engine runs at a time.
+
+        A row's prompt is computed once, and `outputs` count all of its answers together.
+        """
+        if samples == 1:
+            return self
+        outputs = None
+        if self.outputs is not None:
+            shares: dict[int, int] = {}
+            for length, count in zip(self.outputs.lengths, self.outputs.counts, strict=True):
+                share = max(1, round(length / samples))
+                shares[share] = shares.get(share, 0) + count * samples
+            ordered = sorted(shares.items())
+            outputs = LengthHistogram(
+                tuple(one for one, _ in ordered), tuple(n for _, n in ordered)
+            )
+        return Workload(
+            prompts=self.prompts.times(samples),
+            outputs=outputs,
+            max_tokens=self.max_tokens,
+            cached_share=1.0 - (1.0 - self.cached_share) / samples,
+            caps=self.caps.times(samples),
+        )

@@ -89,11 +89,13 @@ def _sample(choice: Mapping[str, Any], num_top: int | None) -> Sample:
     if message is None:
         text = str(choice["text"])
     else:
-        text = message.get("content") or ""
+        text = message.get("content")
         if message.get("refusal"):
             text, reason = str(message["refusal"]), "refusal"
         reasoning = message.get("reasoning_content") or message.get("reasoning") or None
         tool_calls = _tool_calls(message.get("tool_calls"))
+        if not text:
+            text = None if tool_calls or reasoning else ""
     logprobs = None
     if num_top is not None:
         logprobs = _logprobs(choice.get("logprobs"), num_top)

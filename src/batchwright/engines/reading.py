@@ -60,9 +60,12 @@ class RawAnswer(NamedTuple):
 
 
 class ReadAnswer(NamedTuple):
-    """The parts of an answer; `calls` are (id, name, arguments as JSON text) each."""
+    """The parts of an answer; `calls` are (id, name, arguments as JSON text) each.
 
-    text: str
+    `text` is None where there are thoughts or calls, and nothing beside them.
+    """
+
+    text: str | None
     reasoning: str | None
     calls: tuple[tuple[str, str, str], ...] | None
 

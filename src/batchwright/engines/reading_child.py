@@ -65,7 +65,9 @@ class Parsers:
         found = None
         if calls:
             found = tuple((call.id or "", call.name, call.arguments) for call in calls)
-        return ReadAnswer(content or "", reasoning, found)
+        if not content:
+            content = None if found or reasoning else ""
+        return ReadAnswer(content, reasoning, found)
 
     def _parser(self, tools: str, template_kwargs: str) -> tuple[Any, Any]:
         """A parser with the request that it reads for; it keeps state only while streaming."""

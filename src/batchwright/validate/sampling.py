@@ -80,6 +80,11 @@ class RowSampling:
         max_tokens = merged.pop("max_tokens")
         if merged.get("n") == 1:  # so that it equals a row that does not say it
             del merged["n"]
+        if merged.get("n", 1) > 1 and merged.get("temperature") == 0:
+            raise RowError(
+                "bad_sampling",
+                f"n is {merged['n']}, but temperature 0 gives the same answer each time; raise it",
+            )
         if merged.get("min_tokens", 0) > max_tokens:
             raise RowError(
                 "bad_sampling", f"min_tokens {merged['min_tokens']} is above {max_tokens=}"

@@ -56,6 +56,7 @@ def test_equal_rows_share_one_text() -> None:
         ({"stop": datetime.date(2020, 1, 1)}, "bad_sampling", "stop"),
         ({"min_tokens": 200}, "bad_sampling", "min_tokens"),
         ({"n": 0}, "bad_sampling", "n:"),
+        ({"n": 2, "temperature": 0}, "bad_sampling", "temperature 0"),
         ({"best_of": 2}, "unsupported", "best_of"),
         ({"logprobs": False, "top_logprobs": 3}, "bad_sampling", "logprobs: true"),
         ({"response_format": {"type": "xml"}}, "bad_sampling", "response_format.type"),
