@@ -86,6 +86,7 @@ def _sample(choice: Mapping[str, Any], num_top: int | None) -> Sample:
     stop_reason = choice.get("stop_reason")
     message = choice.get("message")
     reasoning = tool_calls = None
+    text: str | None
     if message is None:
         text = str(choice["text"])
     else:

@@ -132,7 +132,7 @@ def test_reasoning_tool_calls_refusals_and_cached_tokens_are_kept() -> None:
     assert second.more is not None
     assert second.more.reasoning == "2+2"
     assert third.more is not None
-    assert (third.text, third.finish_reason) == ("", "tool_calls")
+    assert (third.text, third.finish_reason) == (None, "tool_calls")
     assert third.more.tool_calls == (
         {"id": "c1", "type": "function", "function": call["function"]},
     )
