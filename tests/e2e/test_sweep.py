@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def test_a_sweep_follows_the_pilot_and_the_run_goes_on(rows: Path, tmp_path: Pat
 
 @pytest.mark.vllm
 @pytest.mark.timeout(600)
+@pytest.mark.skipif("BATCHWRIGHT_SLOW" not in os.environ, reason="two minutes; BATCHWRIGHT_SLOW=1")
 def test_a_sweep_on_vllm(rows: Path, tmp_path: Path, tiny_model: Path) -> None:
     options = [rows, "--model", tiny_model, "--max-tokens", "12", "--dir", tmp_path / "run",
                "--set", "engine.options.max_num_seqs=32", "--set", "model.dtype=float32",
