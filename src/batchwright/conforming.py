@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 import orjson
 
@@ -45,11 +46,18 @@ class Conformer:
     Args:
         finisher: gives the texts; what it takes out of them (thoughts) is not checked.
         max_retries: so many times an answer that is not valid is asked for again.
+        at_last: whether a row whose answers are never valid fails, or keeps its answer.
     """
 
-    def __init__(self, finisher: Finisher, max_retries: int) -> None:
+    def __init__(
+        self,
+        finisher: Finisher,
+        max_retries: int,
+        at_last: Literal["fail", "keep"] = "fail",
+    ) -> None:
         self._finisher = finisher
         self._max_retries = max_retries
+        self._at_last = at_last
         self._open: dict[int, _Open] = {}
 
     def watch(self, request: Request) -> None:
@@ -92,6 +100,8 @@ class Conformer:
         hopeless = any(verdicts[index].hopeless or is_cut(answers[index]) for index in bad)
         if not hopeless and row.retries < self._max_retries:
             return replace(row, retries=row.retries + 1, attempts_before=attempts)
+        if self._at_last == "keep":
+            return with_parsed(counted, verdicts)
         error = describe(answers, verdicts, bad[0], row.request.max_tokens)
         return with_parsed(counted, verdicts)._replace(error_code="invalid_output", error=error)
 

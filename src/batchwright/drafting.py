@@ -275,7 +275,7 @@ def make_row_sampling(job: Job) -> RowSampling:
         return RowSampling({"temperature": 0.0}, frozenset())
     sampling = job.sampling
     defaults = {**PRESETS[sampling.preset], **sampling.given()}
-    for name in ("preset", "row_fields", "schema_retries"):
+    for name in ("preset", "row_fields", "schema_retries", "invalid_output"):
         defaults.pop(name, None)
     row_fields: frozenset[str] | None = None
     if isinstance(sampling.row_fields, list):

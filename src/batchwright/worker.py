@@ -85,7 +85,9 @@ class Worker:
             storage, name, clock, tokenizer, self._timings, job.task_settings(),
             repeat_once=job.run.repeat_once, reader=reader,
         )  # fmt: skip
-        self._conformer = Conformer(Finisher(tokenizer, reader), job.sampling.schema_retries)
+        self._conformer = Conformer(
+            Finisher(tokenizer, reader), job.sampling.schema_retries, job.sampling.invalid_output
+        )
         self._answer_reader = reader
 
     def run(self, stop: threading.Event) -> None:

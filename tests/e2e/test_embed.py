@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,19 @@ def embed(rows: Path, model: Path | str, run_dir: Path, *settings: str) -> dict[
     [
         ("torch", [], HIDDEN, ""),
         ("torch", ["embedding.dimensions=16", "embedding.prompt='query: '"], 16, "query: "),
-        ("vllm", ["embedding.dimensions=16", "model.dtype=float32"], 16, ""),
+        pytest.param(
+            "vllm",
+            ["embedding.dimensions=16", "model.dtype=float32"],
+            16,
+            "",
+            # The vectors that vLLM makes are compared in test_scores.py too, by their cosines.
+            marks=[
+                pytest.mark.vllm,
+                pytest.mark.skipif(
+                    "BATCHWRIGHT_SLOW" not in os.environ, reason="a minute; BATCHWRIGHT_SLOW=1"
+                ),
+            ],
+        ),
     ],
 )
 def test_the_vectors_are_transformers_own(

@@ -80,6 +80,13 @@ def test_without_retries_the_first_answer_decides() -> None:
     assert not again
 
 
+def test_an_invalid_answer_may_be_kept_as_it_is() -> None:
+    conformer = Conformer(Finisher(ByteTokenizer()), 0, "keep")
+    conformer.watch(request())
+    (kept,), again = conformer.judge([answer("3", reason="length")])
+    assert (kept.text, kept.error_code, kept.more, again) == ("3", None, None, [])
+
+
 def test_a_cut_answer_is_not_asked_for_again() -> None:
     (failed,), again = watching(request()).judge([answer("[1, 2", reason="length")])
     assert not again

@@ -110,7 +110,11 @@ def _job(source: str, arguments: Mapping[str, Any], settings: Sequence[str]) -> 
         return job
     found = _generation_config(job, arguments)
     override = arguments.get("override_generation_config") or {}
-    data["sampling"] = generation_defaults(found, override)
+    as_vllm = {"schema_retries": 0, "invalid_output": "keep"}
+    data["sampling"] = {**generation_defaults(found, override), **as_vllm}
+    if job.engine.kind == "vllm":  # its own choice of what enforces a schema gives its own answers
+        options = data.setdefault("engine", {}).setdefault("options", {})
+        options.setdefault("structured_outputs_config", {"backend": "auto"})
     return with_task_of_lines(with_absolute_paths(make_job(data, overrides)))
 
 

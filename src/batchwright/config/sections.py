@@ -131,8 +131,10 @@ class Sampling(SamplingFields):
     """Columns that override a field for their row. `auto`: every column named like a sampling
     field, in rows that carry `prompt` or `messages` themselves; none with a template or column."""
     schema_retries: Annotated[int, Field(ge=0, le=20)] = 2
-    """An answer that does not keep to `structured_outputs` is asked for again so many times; then
-    its row fails with `invalid_output`, its raw text kept."""
+    """An answer that does not keep to `structured_outputs` is asked for again so many times."""
+    invalid_output: Literal["fail", "keep"] = "fail"
+    """What becomes of a row whose answers never keep to `structured_outputs`: it fails with that
+    code, its raw text kept; or it is ok all the same, with nothing in `parsed`."""
 
 
 class Embedding(Section):
