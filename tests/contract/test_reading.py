@@ -126,7 +126,7 @@ def test_a_run_has_columns_for_both(folder: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     ask = {"messages": [{"role": "user", "content": "the weather?"}]}
     tools = json.loads(TOOLS)
-    given = [ask, {**ask, "tools": tools}, {**ask, "n": 2, "tools": tools}]
+    given = [ask, {**ask, "tools": tools}, {**ask, "n": 2, "temperature": 1.0, "tools": tools}]
     rows.write_text("".join(json.dumps(row) + "\n" for row in given))
     command.call(
         "run", rows, "--dir", tmp_path / "run",
