@@ -24,13 +24,31 @@ def answer_columns(outcomes: Sequence[Outcome], spelled: Mapping[int, str]) -> d
         outcomes: in the order of the part.
         spelled: the text of each token that log probabilities name.
     """
-    further = [one.more or _NOTHING for one in outcomes]
     return {
         "text": pa.array([one.text for one in outcomes], pa.large_string()),
         "finish_reason": pa.array([one.finish_reason for one in outcomes], pa.string()),
         "stop_reason": pa.array([one.stop_reason for one in outcomes], pa.string()),
         "completion_tokens": pa.array([one.num_output_tokens for one in outcomes], pa.int32()),
         "cached_tokens": pa.array([one.cached_tokens for one in outcomes], pa.int32()),
+        **_further_columns(outcomes, spelled),
+    }
+
+
+def _further_columns(
+    outcomes: Sequence[Outcome], spelled: Mapping[int, str]
+) -> dict[str, pa.Array]:
+    """What only some requests ask for; where no row of a part did, there is nothing to look at."""
+    if all(one.more is None for one in outcomes):
+        empty = pa.nulls(len(outcomes), pa.large_string())
+        return {
+            "reasoning": empty,
+            "tool_calls": pa.nulls(len(outcomes), TOOL_CALLS),
+            "parsed": empty,
+            "choices": pa.nulls(len(outcomes), CHOICES),
+            "logprobs": pa.nulls(len(outcomes), LOGPROBS),
+        }
+    further = [one.more or _NOTHING for one in outcomes]
+    return {
         "reasoning": pa.array([more.reasoning for more in further], pa.large_string()),
         "tool_calls": pa.array([_calls(more) for more in further], TOOL_CALLS),
         "parsed": pa.array([more.parsed for more in further], pa.large_string()),
