@@ -32,6 +32,11 @@ class Storage:
             self.root.mkdir(parents=True, exist_ok=True)
             self._store: Any = LocalStore(self.root)
 
+    @property
+    def location(self) -> str:
+        """What another process of this run is told to find it by."""
+        return str(self.root)
+
     def read(self, path: str) -> bytes:
         """The whole file. Raises StorageError if there is none."""
         with _translated(f"cannot read {self.root / path}"):
