@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.throughput import schedule
-from benchmarks.throughput.limits import kv_bytes, limit_s, read_facts
+from benchmarks.throughput.limits import is_encoder, kv_bytes, limit_s, read_facts
 from benchmarks.throughput.llm import Llm
 from benchmarks.throughput.ours import Batchwright, engine_arguments_of
 from benchmarks.throughput.records import Case, Measured, Record, RunProblem, Workload
@@ -34,9 +34,16 @@ from batchwright.plan.gpus import find_gpu
 RUN_TIMEOUT_S = 1800.0
 CPU_POOL_BYTES = 512 << 20
 SYSTEMS = (
-    "batchwright", "batchwright-file", "batchwright-prefix", "llm-tuned", "llm-default",
+    "batchwright", "batchwright-file", "batchwright-prefix", "batchwright-torch", "batchwright-3",
+    "llm-tuned", "llm-default",
     "run-batch", "run-batch-tuned", "transformers", "ray", "datatrove",
 )  # fmt: skip
+# batchwright as it comes, on torch for embeddings, and with several engines on a card.
+BATCHWRIGHT = {
+    "batchwright": (),
+    "batchwright-torch": ("engine.kind=torch",),
+    "batchwright-3": ("run.engines_per_gpu=3",),
+}
 USUAL = "batchwright,batchwright-file,llm-tuned,llm-default,run-batch,ray,datatrove"
 
 
@@ -111,8 +118,8 @@ def options_of(texts: list[str]) -> dict[str, Any]:
 
 def make_system(name: str, *, share: bool, stats: bool) -> System:
     """The system of this name, or a stand-in that says what is missing."""
-    if name == "batchwright":
-        return Batchwright(name)
+    if name in BATCHWRIGHT:
+        return Batchwright(name, BATCHWRIGHT[name])
     if name.startswith("batchwright-"):
         return Batchwright(name, (f"run.order={name.removeprefix('batchwright-')}",))
     if name.startswith("llm-"):
@@ -137,7 +144,8 @@ class Bench:
         local = local_gpus()
         self.gpu: GpuFacts | None = find_gpu(local.name) if local else None
         self.model: Path = args.model or make_model(self.folder / f"tiny-{args.tiny}", args.tiny)
-        self.facts = read_facts(self.model, str(options_of(args.condition).get("dtype", "auto")))
+        dtype = str(options_of(args.condition).get("dtype", "auto"))
+        self.facts = None if is_encoder(self.model) else read_facts(self.model, dtype)
         self.share = args.share if args.share is not None else local is not None
         self.tuned = options_of(args.engine)
         self.names = list(dict.fromkeys(names_of(args.workloads)))
@@ -176,7 +184,7 @@ class Bench:
                     line["max_tokens"] = row.max_tokens
                 file.write(json.dumps(line) + "\n")
         conditions = dict(conditions)
-        if workload.kv_tokens:
+        if workload.kv_tokens and self.facts:
             conditions["kv_cache_memory_bytes"] = kv_bytes(self.facts, workload.kv_tokens)
         say(
             f"{workload.name}: {len(workload.rows):,} rows, {workload.prompt_tokens:,} prompt and "
@@ -265,7 +273,7 @@ class Bench:
     def record(self, turn: schedule.Turn, measured: Measured | None, problem: str) -> Record:
         workload = self.cases[turn.workload].workload
         share = None
-        if self.gpu is not None and measured is not None and workload.task == "generate":
+        if self.gpu and self.facts and measured and workload.task == "generate":
             longest = int(self.cases[turn.workload].conditions["max_model_len"])
             share = limit_s(self.facts, self.gpu, workload, longest) / seconds(measured)
         return Record(

@@ -22,6 +22,11 @@ def read_facts(model: Path, dtype: str) -> ModelFacts:
     )
 
 
+def is_encoder(model: Path) -> bool:
+    """Whether it only makes vectors: then there is no KV pool, and no limit is computed."""
+    return json.loads((model / "config.json").read_text())["model_type"] in ("bert", "roberta")
+
+
 def kv_bytes(facts: ModelFacts, tokens: int) -> int:
     """Bytes of a KV pool for so many tokens on one card."""
     return tokens * kv_per_token_and_gpu(facts, Sizes(1, 1, 1))

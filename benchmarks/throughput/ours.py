@@ -23,6 +23,9 @@ NOT_FOR_LLM = (
     "stat_loggers",
 )
 
+# Conditions that say something to the torch engine too.
+FOR_TORCH = ("max_model_len", "load_format", "dtype")
+
 
 class Batchwright:
     """`python -m batchwright run`, in file order if asked for."""
@@ -75,6 +78,8 @@ class Batchwright:
     def command(self, case: Case, folder: Path) -> list[str]:
         """The command line."""
         options = {**case.conditions, **case.tuned}
+        if "engine.kind=torch" in self._settings:
+            options = {name: value for name, value in options.items() if name in FOR_TORCH}
         settings = [
             f"engine.options.{name}={json.dumps(value)}"
             for name, value in options.items()
