@@ -40,8 +40,9 @@ def events(folder: Path) -> list[dict[str, Any]]:
 
 
 def work_s(folder: Path) -> float:
-    up = min(event["at"] for event in events(folder) if event["event"] == "engine_up")
-    return max(path.stat().st_mtime for path in (folder / "receipts").iterdir()) - up
+    up: float = min(event["at"] for event in events(folder) if event["event"] == "engine_up")
+    last: float = max(path.stat().st_mtime for path in (folder / "receipts").iterdir())
+    return last - up
 
 
 def committed(folder: Path) -> int:
@@ -92,11 +93,19 @@ def main() -> None:
         [sys.executable, "-m", "batchwright", "verify", str(folder), "--json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    ids = [json.loads(line)["id"] for one in (folder / "results").glob("*.jsonl") for line in one.open()]
-    print(f"rows {total:,}; quiet {quiet_s:.1f} s; killed {name} {killed - began:.1f} s after the start")
+    ids = [
+        json.loads(line)["id"]
+        for one in (folder / "results").glob("*.jsonl")
+        for line in one.open()
+    ]
+    print(
+        f"rows {total:,}; quiet {quiet_s:.1f} s; killed {name} {killed - began:.1f} s after the start"
+    )
     print(f"exit {code}; verify exit {verify.returncode} {verify.stdout.strip()[:300]}")
     print(f"ids {len(ids):,}, distinct {len(set(ids)):,}; work {work_s(folder):.1f} s")
-    ups = [round(event["at"] - killed, 1) for event in events(folder) if event["event"] == "engine_up"]
+    ups = [
+        round(event["at"] - killed, 1) for event in events(folder) if event["event"] == "engine_up"
+    ]
     print(f"engines up, seconds before and after the kill: {ups}")
 
 

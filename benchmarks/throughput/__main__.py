@@ -34,7 +34,8 @@ from batchwright.plan.gpus import find_gpu
 RUN_TIMEOUT_S = 1800.0
 CPU_POOL_BYTES = 512 << 20
 SYSTEMS = (
-    "batchwright", "batchwright-file", "batchwright-prefix", "batchwright-torch", "batchwright-3",
+    "batchwright", "batchwright-file", "batchwright-prefix", "batchwright-torch",
+    "batchwright-torch-padded", "batchwright-3",
     "llm-tuned", "llm-default",
     "run-batch", "run-batch-tuned", "transformers", "ray", "datatrove",
 )  # fmt: skip
@@ -42,6 +43,7 @@ SYSTEMS = (
 BATCHWRIGHT = {
     "batchwright": (),
     "batchwright-torch": ("engine.kind=torch",),
+    "batchwright-torch-padded": ("engine.kind=torch", "engine.options.attention=sdpa"),
     "batchwright-3": ("run.engines_per_gpu=3",),
 }
 USUAL = "batchwright,batchwright-file,llm-tuned,llm-default,run-batch,ray,datatrove"

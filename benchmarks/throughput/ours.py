@@ -143,6 +143,7 @@ def count_preemptions(folder: Path) -> int | None:
 def engine_arguments_of(folder: Path) -> dict[str, Any]:
     """What the engine of a run was started with, for systems that are to be set up like it."""
     from batchwright.config.job import Job
+    from batchwright.core.plan import default_batched_tokens
     from batchwright.engines import vllm_setup
     from batchwright.equipment import engine_settings
     from batchwright.hardware import local_gpus
@@ -155,7 +156,7 @@ def engine_arguments_of(folder: Path) -> dict[str, Any]:
     gpus = local_gpus()
     tokens = vllm_setup.CPU_BATCHED_TOKENS
     if gpus is not None:
-        tokens = vllm_setup.default_batched_tokens(gpus.name, gpus.memory_bytes)
+        tokens = default_batched_tokens(gpus.name, gpus.memory_bytes)
     arguments = vllm_setup.engine_arguments(
         settings, on_cpu=gpus is None, batched_tokens=tokens, known=["watermark"]
     )

@@ -17,7 +17,7 @@ from batchwright.engines.reading import AnswerReader, ReaderSettings
 from batchwright.rundir.manifest import Manifest
 from batchwright.tokens.load import endpoint_tokenizer, load_tokenizer
 
-DEFAULT_MAX_NUM_SEQS = {"vllm": 256, "torch": 4096, "fake": 256}
+DEFAULT_MAX_NUM_SEQS = {"vllm": 256, "torch": 16384, "fake": 256}
 
 # Engines that are told nothing of the model but its name.
 _WITHOUT_MODEL_FILES = ("fake", "openai")

@@ -1,11 +1,10 @@
-"""Embeddings by a small encoder, straight through torch: sorted batches, two on their way at once."""
+"""Embeddings by a small encoder, straight through torch: large batches, two on their way at once."""
 
 from __future__ import annotations
 
 import gc
 import os
 import time
-from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.length_batches import MAX_ROWS, LengthBatches
+from batchwright.engines.torch_batches import Queue, as_array
 from batchwright.engines.torch_model import (
     CPU_BATCH_TOKENS,
     GPU_BATCH_TOKENS,
@@ -68,7 +68,7 @@ class TorchEncoder:
     def __init__(self) -> None:
         self._encoder: Encoder | None = None
         self._max_model_len = 1
-        self._batches = LengthBatches(1)
+        self._batches: Queue = LengthBatches(1)
         self._free: list[_Slot] = []
         self._flights: deque[_Flight] = deque()
         self._live: set[int] = set()
@@ -83,14 +83,28 @@ class TorchEncoder:
         import torch
 
         default = GPU_BATCH_TOKENS if encoder.on_gpu else CPU_BATCH_TOKENS
-        self._batches = LengthBatches(options.max_batch_tokens or default)
+        self._batches = encoder.layout.queue(options.max_batch_tokens or default)
         self._max_model_len = settings.max_model_len
         room = MAX_ROWS + max(self._batches.max_tokens, settings.max_model_len)
         for _ in range(2 if encoder.on_gpu else 1):
             self._free.append(_new_slot(torch, encoder, settings, room))
         self._encoder = encoder
+        if encoder.on_gpu:
+            self._warm_up()
         device = torch.cuda.get_device_name(encoder.device) if encoder.on_gpu else "cpu"
         return EngineInfo("torch", str(torch.__version__), device, 0, os.getpid())
+
+    def _warm_up(self) -> None:
+        """Let the device load its kernels and find its memory before rows wait for it."""
+        for tokens in (64, self._batches.max_tokens):
+            length = min(128, self._max_model_len, tokens)
+            rows = [Request(row, [0] * length, 0, "") for row in range(tokens // length)]
+            self._batches.add(rows)
+            while len(self._batches):
+                self._launch(self._batches.take())
+                while self._flights:
+                    self._land(self._flights.popleft())
+        self._steps = self._prompt_tokens = 0
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Queue requests; refuse what the model cannot read."""
@@ -153,9 +167,9 @@ class TorchEncoder:
 
         assert self._encoder is not None, "started"
         slot = self._free.pop()
-        size, longest, padded = pack(slot.packed.numpy(), batch, self._encoder.pad_id)
+        shape = self._encoder.layout.pack(slot.packed.numpy(), batch)
         try:
-            vectors = self._encoder.encode(slot.packed[:size], len(batch), longest, padded=padded)
+            vectors = self._encoder.encode(slot.packed[: shape.size], shape)
         except torch.OutOfMemoryError as error:
             self._free.append(slot)
             return self._out_of_memory(batch, str(error))
@@ -210,42 +224,10 @@ def _new_slot(torch: Any, encoder: Encoder, settings: EngineSettings, room: int)
     return _Slot(packed, torch.empty(shape, dtype=dtype, pin_memory=True))
 
 
-def pack(into: Any, batch: Sequence[Request], pad_id: int) -> tuple[int, int, bool]:
-    """Lay a batch into one buffer: the lengths, then the token ids row by row, padded on the right.
-
-    Args:
-        into: int32 array that is long enough.
-        batch: the rows.
-        pad_id: token id of the padding.
-
-    Returns:
-        Numbers used, tokens of the longest row, and whether any row is shorter.
-    """
-    count = len(batch)
-    arrays = [_as_array(request.token_ids) for request in batch]
-    lengths = np.fromiter(map(len, arrays), np.int32, count)
-    longest = int(lengths.max())
-    size = count * (1 + longest)
-    into[:count] = lengths
-    ids = into[count:size].reshape(count, longest)
-    flat = np.frombuffer(b"".join(arrays), np.int32)
-    padded = len(flat) < count * longest
-    if padded:
-        ids.fill(pad_id)
-        ids[np.arange(longest) < lengths[:, None]] = flat
-    else:
-        ids[:] = flat.reshape(count, longest)
-    return size, longest, padded
-
-
-def _as_array(ids: Sequence[int]) -> array[int]:
-    return ids if type(ids) is array else array("i", ids)
-
-
 def _any_outside(requests: Sequence[Request], vocab_size: int) -> bool:
     """Whether any token id is unknown to the model: looked at all together, for it is rare."""
     try:
-        flat = np.frombuffer(b"".join(_as_array(one.token_ids) for one in requests), np.int32)
+        flat = np.frombuffer(b"".join(as_array(one.token_ids) for one in requests), np.int32)
     except OverflowError:
         return True
     return bool(len(flat)) and (int(flat.max()) >= vocab_size or int(flat.min()) < 0)

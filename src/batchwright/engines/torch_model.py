@@ -1,4 +1,4 @@
-"""An encoder in torch: its weights, and from padded token ids to pooled vectors."""
+"""An encoder in torch: its weights, and from a batch of token ids to pooled vectors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,15 @@ from batchwright.core.errors import EngineError, JobError, MissingExtra
 from batchwright.core.ports import EngineSettings
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.engines.options import refuse_unknown
+from batchwright.engines.torch_batches import Layout, Shape
+from batchwright.engines.torch_packed import (
+    ATTENTION,
+    PackedLayout,
+    can_pack,
+    first_position,
+    varlen_kernel,
+)
+from batchwright.engines.torch_padded import PaddedLayout
 from batchwright.engines.vllm_setup import check_model, default_omp_threads
 
 GPU_BATCH_TOKENS = 131_072
@@ -25,9 +34,10 @@ class TorchOptions:
         device: `auto` (a GPU if there is one), `cuda`, `cuda:1` or `cpu`.
         dtype: `auto` (float32 on a CPU, else bfloat16 for models of that type and float16 for all
             others), or a type by torch's name.
-        max_batch_tokens: tokens of a batch with padding; 0 for 131,072 on a GPU and 4,096 on a CPU.
+        max_batch_tokens: tokens of a batch, padding included; 0 for 131,072 on a GPU and 4,096 on a CPU.
         load_format: `auto`, or `dummy` for random weights.
-        attention: transformers' name of the attention.
+        attention: `auto` (rows packed without padding where that is possible, else `sdpa`), or
+            transformers' name of another.
         omp_num_threads: threads on a CPU; 0 for all cores but one.
         revision: of the hub repository.
         tokenizer: not used; the model section passes it to every engine.
@@ -38,7 +48,7 @@ class TorchOptions:
     dtype: str = "auto"
     max_batch_tokens: int = 0
     load_format: str = "auto"
-    attention: str = "sdpa"
+    attention: str = "auto"
     omp_num_threads: int = 0
     revision: str | None = None
     tokenizer: str | None = None
@@ -54,27 +64,27 @@ def parse_options(options: dict[str, Any]) -> TorchOptions:
 
 
 class Encoder:
-    """A loaded model that turns padded batches into vectors, on its device.
+    """A loaded model that turns batches into vectors, on its device.
 
     Made by `load_encoder`.
     """
 
-    def __init__(self, model: Any, device: Any, embedding: EmbeddingSettings) -> None:
+    def __init__(
+        self, model: Any, device: Any, embedding: EmbeddingSettings, layout: Layout
+    ) -> None:
         self._model = model
         self._embedding = embedding
+        self.layout = layout
         self.device = device
         self.on_gpu = device.type == "cuda"
         self.vocab_size = int(model.get_input_embeddings().num_embeddings)
-        self.pad_id = int(getattr(model.config, "pad_token_id", None) or 0)
 
-    def encode(self, packed: Any, rows: int, longest: int, *, padded: bool) -> Any:
+    def encode(self, packed: Any, shape: Shape) -> Any:
         """Begin to compute the vectors of a batch; on a GPU they are not there yet.
 
         Args:
-            packed: int32 tensor on the host: the rows' lengths, then [rows, longest] token ids.
-            rows: rows of the batch.
-            longest: tokens of each row with padding.
-            padded: whether any row is shorter.
+            packed: int32 tensor on the host, as the layout packed it.
+            shape: of the batch.
 
         Returns:
             Tensor [rows, dimensions] on the device, of the type wanted.
@@ -83,13 +93,8 @@ class Encoder:
 
         with torch.inference_mode():
             there = packed.to(self.device, non_blocking=True)
-            lengths, ids = there[:rows], there[rows:].view(rows, longest)
-            mask = torch.arange(longest, device=self.device) < lengths[:, None]
-            # Without a mask attention may use its fastest kernels.
-            seen = mask.long() if padded else None
-            states = self._model(input_ids=ids.long(), attention_mask=seen).last_hidden_state
-            vectors = pool(states, mask, lengths, self._embedding.pooling)
-            return self._finish(vectors)
+            pooling = self._embedding.pooling
+            return self._finish(self.layout.vectors(self._model, there, shape, pooling))
 
     def _finish(self, vectors: Any) -> Any:
         import torch
@@ -99,26 +104,6 @@ class Encoder:
         if wanted.normalize:
             cut = torch.nn.functional.normalize(cut, dim=1)
         return cut.to(torch.float32 if wanted.dtype == "float32" else torch.float16)
-
-
-def pool(states: Any, mask: Any, lengths: Any, pooling: str) -> Any:
-    """The tokens' vectors to one per row, in float32.
-
-    Args:
-        states: [rows, longest, numbers].
-        mask: bool [rows, longest], true for real tokens; they stand on the left.
-        lengths: int [rows], real tokens of each row.
-        pooling: `mean`, `cls` (the first token) or `last`.
-    """
-    import torch
-
-    if pooling == "cls":
-        return states[:, 0].float()
-    if pooling == "last":
-        every = torch.arange(len(lengths), device=states.device)
-        return states[every, lengths.long() - 1].float()
-    real = states.masked_fill(~mask[..., None], 0.0)
-    return real.sum(1, dtype=torch.float32) / lengths[:, None]
 
 
 def load_encoder(settings: EngineSettings, options: TorchOptions) -> Encoder:
@@ -133,7 +118,7 @@ def load_encoder(settings: EngineSettings, options: TorchOptions) -> Encoder:
     torch = _import_torch(options)
     device = _device(torch, options.device)
     try:
-        model = _load(torch, settings.model, options, device)
+        model, layout = _load(torch, settings.model, options, device)
         model = model.eval().to(device)
     except torch.OutOfMemoryError as error:
         raise EngineError(f"{settings.model} does not fit {device}: {error}") from error
@@ -143,7 +128,7 @@ def load_encoder(settings: EngineSettings, options: TorchOptions) -> Encoder:
             f"embedding.dimensions is {settings.embedding.dimensions}, but {settings.model} makes "
             f"{width}"
         )
-    return Encoder(model, device, settings.embedding)
+    return Encoder(model, device, settings.embedding, layout)
 
 
 def _import_torch(options: TorchOptions) -> Any:
@@ -174,7 +159,8 @@ def _device(torch: Any, name: str) -> Any:
     return device
 
 
-def _load(torch: Any, name: str, options: TorchOptions, device: Any) -> Any:
+def _load(torch: Any, name: str, options: TorchOptions, device: Any) -> tuple[Any, Layout]:
+    """The model, and how its rows are laid out for it."""
     from transformers import AutoConfig
     from transformers import AutoModel as Models
 
@@ -183,15 +169,17 @@ def _load(torch: Any, name: str, options: TorchOptions, device: Any) -> Any:
     try:
         config = AutoConfig.from_pretrained(name, **source)
         config.use_cache = False  # a decoder would keep keys and values that nobody reads
+        dtype = _dtype(torch, config, options.dtype, device)
+        layout, attention = _layout(config, options.attention, device, dtype)
         how = {
-            "dtype": _dtype(torch, config, options.dtype, device),
-            "attn_implementation": options.attention,
+            "dtype": dtype,
+            "attn_implementation": attention,
             **_without_pooler(auto_model, config),
         }
         if options.load_format == "dummy":
             trusted = {"trust_remote_code": options.trust_remote_code}
             with device:
-                return auto_model.from_config(config, **trusted, **how)
+                return auto_model.from_config(config, **trusted, **how), layout
         model, found = auto_model.from_pretrained(
             name, config=config, use_safetensors=True, output_loading_info=True, **source, **how
         )
@@ -204,7 +192,19 @@ def _load(torch: Any, name: str, options: TorchOptions, device: Any) -> Any:
             f"the weights of {name} lack {len(missing)} tensors, first {missing[0]}",
             "They are of another architecture than its config.json names, or incomplete.",
         )
-    return model
+    return model, layout
+
+
+def _layout(config: Any, attention: str, device: Any, dtype: Any) -> tuple[Layout, str]:
+    """Rows packed where the model, the device and torch can do that, else padded."""
+    kernel = varlen_kernel()
+    precision = str(dtype).removeprefix("torch.")
+    if attention == "auto" and kernel and can_pack(config.model_type, device.type, precision):
+        packed = PackedLayout(kernel, first_position(config))
+        packed.register()
+        return packed, ATTENTION
+    pad_id = int(getattr(config, "pad_token_id", None) or 0)
+    return PaddedLayout(pad_id), "sdpa" if attention == "auto" else attention
 
 
 def _without_pooler(auto_model: Any, config: Any) -> dict[str, bool]:

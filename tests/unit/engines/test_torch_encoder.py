@@ -15,8 +15,10 @@ from batchwright.core.ports import EngineSettings
 from batchwright.core.records import Request
 from batchwright.core.tasks import TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
-from batchwright.engines.torch_encoder import TorchEncoder, pack
-from batchwright.engines.torch_model import parse_options, pool
+from batchwright.engines.torch_batches import Shape
+from batchwright.engines.torch_encoder import TorchEncoder
+from batchwright.engines.torch_model import parse_options
+from batchwright.engines.torch_padded import PaddedLayout, pool
 from tests.support.tiny_bert import HIDDEN, make_tiny_bert
 
 torch = pytest.importorskip("torch")
@@ -46,11 +48,10 @@ def test_pooling_leaves_the_padding_out(pooling: str) -> None:
 def test_a_batch_is_packed_into_one_buffer() -> None:
     into = np.full(20, -7, np.int32)
     batch = [Request(0, array("i", [5, 6, 7]), 0, ""), Request(1, [8], 0, "")]
-    size, longest, padded = pack(into, batch, pad_id=1)
-    assert (size, longest, padded) == (8, 3, True)
+    layout = PaddedLayout(pad_id=1)
+    assert layout.pack(into, batch) == Shape(8, 2, 3, padded=True)
     assert into[:9].tolist() == [3, 1, 5, 6, 7, 8, 1, 1, -7]
-    size, longest, padded = pack(into, batch[:1] * 2, pad_id=1)
-    assert (size, longest, padded) == (8, 3, False)
+    assert layout.pack(into, batch[:1] * 2) == Shape(8, 2, 3, padded=False)
     assert into[:8].tolist() == [3, 3, 5, 6, 7, 5, 6, 7]
 
 
