@@ -167,7 +167,9 @@ class Flow:
         self._preempted += preempted
         # While rows of an earlier, larger cap are in the engine, it is they that are preempted.
         if len(live) <= self.cap + margin_when_bound(self.cap):
-            trim = min(self._trim, self._max_num_seqs / room)
+            # While the pool does not bind, nothing of an old growth is kept; and a moment with much
+            # room must not make the cap follow every later, smaller one.
+            trim = min(self._trim, max(1.0, self._max_num_seqs / room))
             self._trim = min(MOST_TRIM, trim * self._correction(len(live)))
         self.cap = max(1, min(self._max_num_seqs, math.floor(room * self._trim)))
         return self.cap

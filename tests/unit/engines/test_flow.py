@@ -216,3 +216,14 @@ def test_preemptions_shrink_the_cap_and_a_new_engine_counts_them_anew() -> None:
 )
 def test_the_guess_is_the_planners(max_tokens: int, guess: int) -> None:
     assert guess_output(max_tokens) == guess
+
+
+def test_a_pool_that_is_nearly_empty_never_holds_rows_back() -> None:
+    """Rows that waited look older than they are, so what they share seems to change from wave to wave."""
+    flow = Flow(max_num_seqs=1024, kv_tokens=2_000_000)
+    caps = []
+    for share, ahead in [(0.6, 0), (1.0, 256), (0.7, 0), (1.1, 256), (1.0, 256)]:
+        live = [LiveRow(128, 128, 64)] * 1024 + [LiveRow(128, 128, 0)] * ahead
+        kv_use = share * 1024 * (128 + 64) / 2_000_000
+        caps.append(flow.look(EngineGauges(running=1024, waiting=ahead, kv_use=kv_use), live))
+    assert caps == [1024] * 5
