@@ -134,11 +134,10 @@ class Worker:
         """Whether to start the engine: not for a run that has nothing (left) to do.
 
         It takes a minute to start, so the first row that will run is enough: chunks are cut
-        meanwhile.
+        meanwhile. Nothing is claimed yet: other workers would have to wait for our engine.
         """
         while not stop.is_set():
-            self._read_ahead()
-            if self._next is not None:
+            if self._queue.has_free(self._clock.monotonic()):
                 return True
             if self._queue.finished():
                 return False

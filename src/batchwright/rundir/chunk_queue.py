@@ -41,6 +41,15 @@ class ChunkQueue:
             chunk = self._take_untouched() or self._take_over()
         return chunk
 
+    def has_free(self, now: float) -> bool:
+        """Whether a chunk could be claimed now. `now` is monotonic seconds."""
+        if now - self._looked_at >= LOOK_AGAIN_S:
+            self._looked_at = now
+            self._ledger.refresh()
+            self._look()
+        open_chunks = [*(chunk.name for chunk in self._untouched), *self._claimed_by_others]
+        return any(self._ledger.is_free(name) for name in open_chunks)
+
     @property
     def ordered(self) -> bool:
         """Whether all rows were in chunks at the last look."""

@@ -113,6 +113,11 @@ class Ledger:
         """Whether anybody has ever claimed the unit, as far as is known here."""
         return unit in self._newest
 
+    def is_free(self, unit: str) -> bool:
+        """Whether a claim on the unit would succeed, by what has been read so far."""
+        epoch = self._newest.get(unit, -1)
+        return epoch < 0 or self._is_free(unit, epoch)
+
     def _is_free(self, unit: str, epoch: int) -> bool:
         holder = _object(self.storage.read_if_there(layout.claim(unit, epoch))).get("worker")
         return holder is None or self.is_silent(str(holder))

@@ -152,3 +152,16 @@ def test_a_run_with_nothing_left_is_finished_after_one_look(
     queue = queue_of(run, "a", clock)
     assert take(queue, clock) is None
     assert queue.finished()
+
+
+def test_who_only_looks_whether_there_is_work_claims_nothing(
+    run: SmallRun, clock: ManualClock
+) -> None:
+    starting, running = queue_of(run, "a", clock), queue_of(run, "b", clock)
+    clock.sleep(LOOK_AGAIN_S)
+    assert starting.has_free(clock.monotonic())
+    assert take_all(running, clock) == [0, 1, 2, 3, 4]
+    clock.sleep(LOOK_AGAIN_S)
+    assert not starting.has_free(clock.monotonic())
+    Ledger(run.storage, "b", clock, LEASE_S).heartbeat({}, ended=True)
+    assert starting.has_free(clock.monotonic())
