@@ -9,6 +9,7 @@ BatchwrightError                exit  what happened
 ├── VerifyError                    1  rows in and rows out do not add up
 ├── StorageError                  75  a disk or bucket refused; fix it and run again
 ├── EngineError                   75  the engine cannot be kept alive
+├── ClusterError                  75  the cluster's API server does not answer
 ├── Stopped                       75  stopped on request (SIGTERM); run again to go on
 └── Interrupted                  130  stopped by Ctrl-C; run again to go on
 
@@ -86,6 +87,12 @@ class StorageError(BatchwrightError):
 
 class EngineError(BatchwrightError):
     """The engine cannot be started, or dies again and again."""
+
+    exit_code = 75
+
+
+class ClusterError(BatchwrightError):
+    """The cluster's API server does not answer, or fails."""
 
     exit_code = 75
 
