@@ -11,10 +11,10 @@ from typing import Any
 
 from batchwright import pipeline
 from batchwright.config.job import Job
-from batchwright.core.errors import BatchwrightError, JobError
+from batchwright.core.errors import BatchwrightError, Forbidden, JobError
 from batchwright.core.records import Receipt
 from batchwright.k8s import preflight
-from batchwright.k8s.client import Cluster, Forbidden
+from batchwright.k8s.client import Cluster
 from batchwright.k8s.explain import PodState
 from batchwright.k8s.pod import CONTAINER, JOB_LABEL
 from batchwright.k8s.preflight import Doubt
@@ -179,7 +179,7 @@ def doubts(cluster: Cluster, workload: Workload, found: Sequence[Manifest]) -> l
 def _missing(cluster: Cluster, kind: str, name: str) -> bool:
     """Whether an object is certainly not there; many accounts may not look at Secrets or nodes."""
     try:
-        return cluster.get(kind, name) is None
+        return not cluster.has(kind, name)
     except Forbidden:
         return False
 

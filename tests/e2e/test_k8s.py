@@ -19,6 +19,7 @@ from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.storage import Storage
 from tests.support import recorded_pods as recorded
+from tests.support import stand_in_cluster
 from tests.support.kubernetes_jobs import job_file
 from tests.support.stand_in_cluster import StandIn, stand_in
 
@@ -128,8 +129,15 @@ def test_a_namespace_that_is_not_there(cluster: StandIn, tmp_path: Path) -> None
     assert "kubernetes.namespace: there is no btach" in answer["error"]["message"]
 
 
-def test_a_rayjob_needs_its_operator(cluster: StandIn, tmp_path: Path) -> None:
+def test_a_rayjob_needs_its_operator(
+    cluster: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = job_file(tmp_path, {"kubernetes.mode": "ray"})
+    with monkeypatch.context() as without:
+        without.setattr(stand_in_cluster, "KNOWN", stand_in_cluster.KNOWN - {RAYJOBS})
+        answer, _ = call("submit", path, exit_code=2)
+        assert "knows no /apis/ray.io/v1/namespaces/batch/rayjobs" in answer["error"]["message"]
+        assert not cluster.names(CONFIG_MAPS)
     sent, _ = call("submit", path)
     assert sent["created"] == ["ConfigMap/reviews-job", "RayJob/reviews"]
     found, _ = call("status", path)

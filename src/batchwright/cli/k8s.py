@@ -82,14 +82,18 @@ def check(
     from batchwright import deploying
     from batchwright.core.errors import JobError
     from batchwright.k8s.render import read_manifests
+    from batchwright.k8s.rules import advice_of
 
     with ending(as_json=as_json):
         placed = read_manifests(files)
         if not placed:
             raise JobError(f"no manifests in {', '.join(map(str, files))}")
-        deploying.refuse(deploying.check([one for _, one in placed], version))
-        kinds = [f"{one['kind']}/{(one.get('metadata') or {}).get('name')}" for _, one in placed]
-        show.show_lines([f"{name}: right" for name in kinds], {"right": kinds}, as_json=as_json)
+        found = [one for _, one in placed]
+        deploying.refuse(deploying.check(found, version))
+        advice = [str(one) for one in advice_of(found)]
+        kinds = [f"{one['kind']}/{(one.get('metadata') or {}).get('name')}" for one in found]
+        lines = [*(f"{name}: right" for name in kinds), *(f"advice: {one}" for one in advice)]
+        show.show_lines(lines, {"right": kinds, "advice": advice}, as_json=as_json)
 
 
 @app.command("submit")

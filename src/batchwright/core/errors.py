@@ -3,7 +3,8 @@
 BatchwrightError                exit  what happened
 ├── JobError                       2  the job file, an option or the model folder is wrong
 │   ├── ResumeRefused              2  the run directory holds another job
-│   └── MissingExtra               2  an optional package is not installed
+│   ├── MissingExtra               2  an optional package is not installed
+│   └── Forbidden                  2  the cluster does not allow it to this account
 ├── InputError                     3  the input cannot be used at all
 ├── TooManyFailures                3  so many rows fail that the job itself must be wrong
 ├── VerifyError                    1  rows in and rows out do not add up
@@ -59,6 +60,10 @@ class ResumeRefused(JobError):
 
 class MissingExtra(JobError):
     """An optional package is not installed; the hint is the pip line."""
+
+
+class Forbidden(JobError):
+    """This account may not do or see something in the cluster."""
 
 
 class InputError(BatchwrightError):

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from batchwright.core.errors import BatchwrightError, ClusterError, JobError, MissingExtra
+from batchwright.core.errors import (
+    BatchwrightError,
+    ClusterError,
+    Forbidden,
+    JobError,
+    MissingExtra,
+)
 from batchwright.k8s.problems import Manifest
 
 EXTRA = "pip install 'batchwright[k8s]'"
@@ -47,10 +53,6 @@ _PLACES = {
     "PriorityClass": _Place("apis/scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
     "LocalQueue": _Place("apis/kueue.x-k8s.io/v1beta1", "localqueues"),
 }
-
-
-class Forbidden(JobError):
-    """The account may not do this in the cluster."""
 
 
 class Cluster:
@@ -97,20 +99,19 @@ class Cluster:
 
     def get(self, kind: str, name: str) -> Manifest | None:
         """An object, or None if there is none (or nothing of this kind at all)."""
-        try:
-            return self._json("GET", self._path(kind, name), {})
-        except _NotThere:
-            return None
+        return self._if_there("GET", self._path(kind, name), {})
+
+    def has(self, kind: str, name: str) -> bool:
+        """Whether there is such an object. Its content stays where it is: it may be a Secret."""
+        accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+        return self._if_there("GET", self._path(kind, name), {}, None, accept) is not None
 
     def find(self, kind: str, selector: str = "") -> list[Manifest]:
         """All objects of a kind, with these labels; none if the cluster does not know the kind."""
-        query = {"labelSelector": selector} if selector else {}
+        query = {"limit": "500"} | ({"labelSelector": selector} if selector else {})
         found: list[Manifest] = []
         while True:
-            try:
-                page = self._json("GET", self._path(kind), {**query, "limit": "500"})
-            except _NotThere:
-                return found
+            page = self._if_there("GET", self._path(kind), query) or {}
             found += page.get("items") or []
             query["continue"] = (page.get("metadata") or {}).get("continue") or ""
             if not query["continue"]:
@@ -118,11 +119,8 @@ class Cluster:
 
     def delete(self, kind: str, name: str) -> bool:
         """Delete an object and what belongs to it; False if it was not there."""
-        try:
-            self._json("DELETE", self._path(kind, name), {"propagationPolicy": "Background"})
-        except _NotThere:
-            return False
-        return True
+        query = {"propagationPolicy": "Background"}
+        return self._if_there("DELETE", self._path(kind, name), query) is not None
 
     def log(self, pod: str, *, container: str, tail: int | None, follow: bool) -> Iterator[str]:
         """Lines of a container's log."""
@@ -130,25 +128,55 @@ class Cluster:
         if tail is not None:
             query["tailLines"] = str(tail)
         path = self._path("Pod", pod) + "/log"
-        response = self._request("GET", path, query, None, timeout_s=None if follow else TIMEOUT_S)
+        wait_s = None if follow else TIMEOUT_S
+        response = self._request("GET", path, query, None, accept="*/*", timeout_s=wait_s)
+        if response.status >= 300:
+            raise _refusal(response.status, b"".join(self._pieces(response)), path)
         rest = b""
-        for piece in response.stream(2**16):
+        for piece in self._pieces(response):
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 yield line.decode(errors="replace")
         if rest:
             yield rest.decode(errors="replace")
 
+    def _pieces(self, response: Any) -> Iterator[bytes]:
+        """An answer as it comes; one that breaks off is an error, and no short answer."""
+        import urllib3
+
+        try:
+            yield from response.stream(2**16)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ClusterError(f"the connection to {self._host} broke: {error}") from error
+
     def _path(self, kind: str, name: str = "") -> str:
         place = _PLACES[kind]
         inside = f"/namespaces/{self.namespace}" if place.namespaced else ""
         return f"/{place.group}{inside}/{place.plural}" + (f"/{name}" if name else "")
 
-    def _json(
-        self, method: str, path: str, query: Mapping[str, str], body: Manifest | None = None
-    ) -> Manifest:
-        response = self._request(method, path, query, body, timeout_s=TIMEOUT_S)
-        data = response.read()
+    def _json(self, method: str, path: str, query: Mapping[str, str], body: Manifest) -> Manifest:
+        found = self._if_there(method, path, query, body)
+        if found is None:
+            raise JobError(
+                f"the cluster knows no {path}",
+                "Is the operator or the version that it belongs to installed, and the namespace there?",
+            )
+        return found
+
+    def _if_there(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Manifest | None = None,
+        accept: str = "application/json",
+    ) -> Manifest | None:
+        response = self._request(method, path, query, body, accept=accept)
+        data = b"".join(self._pieces(response))
+        if response.status == 404:
+            return None
+        if response.status >= 300:
+            raise _refusal(response.status, data, f"{method} {path}")
         try:
             return dict(json.loads(data))
         except ValueError as error:
@@ -161,18 +189,19 @@ class Cluster:
         query: Mapping[str, str],
         body: Manifest | None,
         *,
-        timeout_s: float | None,
+        accept: str,
+        timeout_s: float | None = TIMEOUT_S,
     ) -> Any:
         import urllib3
 
         content = "merge-patch+json" if method == "PATCH" else "json"
-        headers = {"Accept": "application/json, */*", "Content-Type": f"application/{content}"}
+        headers = {"Accept": accept, "Content-Type": f"application/{content}"}
         for one in self._api.configuration.auth_settings().values():
             if one["in"] == "header" and one["value"]:
                 headers[one["key"]] = one["value"]
         url = f"{self._host}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
-            response = self._api.rest_client.pool_manager.request(
+            return self._api.rest_client.pool_manager.request(
                 method, url, headers=headers, preload_content=False,
                 body=None if body is None else json.dumps(body),
                 timeout=urllib3.Timeout(connect=10.0, read=timeout_s), retries=_retries(method),
@@ -182,13 +211,6 @@ class Cluster:
                 f"the API server {self._host} does not answer: {error}",
                 "Is this the right context (kubernetes.context), and can it be reached from here?",
             ) from error
-        if response.status >= 300:
-            raise _refusal(response.status, response.read(), f"{method} {path}")
-        return response
-
-
-class _NotThere(JobError):
-    """404: no such object, or no such kind."""
 
 
 def _retries(method: str) -> Any:
@@ -241,8 +263,6 @@ def _refusal(status: int, body: bytes, what: str) -> BatchwrightError:
         message = str(json.loads(body).get("message") or "")
     except (ValueError, AttributeError):
         message = body[:300].decode(errors="replace")
-    if status == 404:
-        return _NotThere(message or f"{what}: not found")
     if status == 401:
         return JobError(f"the cluster does not know you: {message}", "Log in again.")
     if status == 403:

@@ -72,6 +72,11 @@ def _failure_policy(spec: Manifest, template: Manifest, restart: Any) -> Finding
     for index, rule in enumerate(rules):
         for place, message in _failure_rule(rule, names, spec):
             yield f"spec.podFailurePolicy.rules.{index}{place}", message
+
+
+def job_advice(manifest: Manifest) -> Findings:
+    """What a cluster takes, and a long job suffers from."""
+    rules = ((manifest.get("spec") or {}).get("podFailurePolicy") or {}).get("rules") or []
     if not any(_ignores_disruption(rule) for rule in rules):
         yield (
             "spec.podFailurePolicy",

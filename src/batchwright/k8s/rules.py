@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from batchwright.k8s.job_rules import (
     claim_problems,
     deployment_problems,
+    job_advice,
     job_problems,
     rayjob_problems,
 )
@@ -37,6 +38,16 @@ def problems_of(manifests: Sequence[Manifest]) -> list[Problem]:
         name = f"{manifest.get('kind')}/{(manifest.get('metadata') or {}).get('name')}"
         found += [Problem(f"{name}: {at}", message) for at, message in _of_one(manifest)]
     return [*found, *_references(manifests)]
+
+
+def advice_of(manifests: Sequence[Manifest]) -> list[Problem]:
+    """What would be taken, and do harm later."""
+    return [
+        Problem(f"Job/{(manifest.get('metadata') or {}).get('name')}: {at}", message)
+        for manifest in manifests
+        if manifest.get("kind") == "Job"
+        for at, message in job_advice(manifest)
+    ]
 
 
 def _of_one(manifest: Manifest) -> Findings:

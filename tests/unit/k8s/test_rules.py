@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchwright.k8s.rules import problems_of
+from batchwright.k8s.rules import advice_of, problems_of
 from batchwright.k8s.schema import schema_problems
 from tests.support.kubernetes_jobs import EXAMPLES, one, rendered
 
@@ -62,7 +62,6 @@ JOB_MISTAKES: list[tuple[str, Callable[[Manifest], None], str]] = [
     ("exit code 0", put(f"{POLICY}.onExitCodes.values", [0, 2]), f"{POLICY}.onExitCodes.values: 0 is no failure"),
     ("exit codes unordered", put(f"{POLICY}.onExitCodes.values", [3, 2]), f"{POLICY}.onExitCodes.values: they must be in order"),
     ("other container", put(f"{POLICY}.onExitCodes.containerName", "x"), f"{POLICY}.onExitCodes.containerName: there is no"),
-    ("no policy", put("spec.podFailurePolicy", del_), "spec.podFailurePolicy: no rule ignores"),
     ("pull policy", put(f"{BOX}.imagePullPolicy", "Allways"), f"{BOX}.imagePullPolicy: Allways"),
     ("quantity", put(f"{BOX}.resources.limits.memory", "4 GB"), f"{BOX}.resources.limits.memory: '4 GB' is not"),
     ("cards asked and limited", put(f"{BOX}.resources.requests.nvidia~com/gpu", "2"), "for cards the request must be the limit"),
@@ -107,6 +106,7 @@ def test_schemas_alone_would_miss_most_of_them(good_job: Manifest) -> None:
 
 def test_a_good_job_has_no_problems(good_job: Manifest, good_rayjob: Manifest) -> None:
     assert all_problems(good_job, good_rayjob) == []
+    assert advice_of([good_job, good_rayjob]) == []
 
 
 RAY_MISTAKES: list[tuple[str, Callable[[Manifest], None], str]] = [
@@ -163,7 +163,7 @@ def test_an_index_that_is_not_there_is_found() -> None:
     indexed = job_of(WORKER, completionMode="Indexed", parallelism=3)
     assert any("completions: an Indexed Job" in problem for problem in all_problems(indexed))
     whole = job_of(WORKER, completionMode="Indexed", parallelism=3, completions=3)
-    assert [problem for problem in all_problems(whole) if "podFailurePolicy" not in problem] == []
+    assert all_problems(whole) == []
 
 
 def tensor_parallel_pod(volumes: str, mounts: str, limits: str = "memory: 32Gi") -> Manifest:
@@ -209,7 +209,8 @@ def test_results_on_a_pods_own_disk_are_found() -> None:
     """
     problems = all_problems(job_of(pod, completionMode="Indexed", completions=4, backoffLimit=2))
     assert any("/out is an emptyDir" in problem for problem in problems)
-    assert any("each eviction counts" in problem for problem in problems)
+    (advice,) = advice_of([job_of(pod, backoffLimit=2)])
+    assert "each eviction counts as a failure" in advice.message
 
 
 def test_a_deployment_must_choose_its_own_pods() -> None:
