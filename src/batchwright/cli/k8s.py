@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,11 +90,13 @@ def check(
         if not placed:
             raise JobError(f"no manifests in {', '.join(map(str, files))}")
         found = [one for _, one in placed]
-        deploying.refuse(deploying.check(found, version))
         advice = [str(one) for one in advice_of(found)]
-        kinds = [f"{one['kind']}/{(one.get('metadata') or {}).get('name')}" for one in found]
-        lines = [*(f"{name}: right" for name in kinds), *(f"advice: {one}" for one in advice)]
-        show.show_lines(lines, {"right": kinds, "advice": advice}, as_json=as_json)
+        for text in advice:
+            show.say(f"advice: {text}")
+        deploying.refuse(deploying.check(found, version))
+        kinds = [f"{it['kind']}/{(it.get('metadata') or {}).get('name')}" for it in found]
+        value = {"right": kinds, "advice": advice}
+        show.show_lines([f"{name}: right" for name in kinds], value, as_json=as_json)
 
 
 @app.command("submit")
@@ -173,10 +176,11 @@ def logs(
     with ending(as_json=as_json):
         job, _ = _job(source, settings)
         lines: list[str] = []
-        deploying.logs(
-            deploying.cluster_of(job), job, lines.append if as_json else show.print_line,
-            pod=pod, index=index, tail=tail, follow=follow,
-        )  # fmt: skip
+        with contextlib.suppress(KeyboardInterrupt):  # how one stops following
+            deploying.logs(
+                deploying.cluster_of(job), job, lines.append if as_json else show.print_line,
+                pod=pod, index=index, tail=tail, follow=follow,
+            )  # fmt: skip
         if as_json:
             show.show_json({"lines": lines})
 

@@ -293,6 +293,9 @@ class Kubernetes(Section):
     exit code 75 do not count."""
     user_id: Annotated[int, Field(ge=1)] = 1000
     """User that the pods run as; it is never root."""
+    read_only_root: bool = True
+    """In mode `job`, the container's own file system is read only, apart from `/tmp` and
+    `/scratch`. Ray needs to write there, so the Ray modes leave it open."""
     ray_version: str = "2.60.0"
     """The image's version of Ray, for KubeRay."""
     labels: Labels = Field(default={})

@@ -69,7 +69,11 @@ def _job(workload: Workload, group: PodGroup) -> Manifest:
             "activeDeadlineSeconds": deadline_s(workload),
             "ttlSecondsAfterFinished": workload.ttl_s,
             "template": pod_template(
-                workload, group, ["batchwright", "worker", JOB_FILE], role="worker"
+                workload,
+                group,
+                ["batchwright", "worker", JOB_FILE],
+                role="worker",
+                read_only_root=settings.read_only_root,
             ),
         },
     }

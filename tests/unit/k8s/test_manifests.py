@@ -212,6 +212,11 @@ def test_the_job_file_in_the_pods_reads_as_the_one_here(tmp_path: Path) -> None:
     assert there.run.dir == here.run.dir
 
 
+def test_the_root_can_be_opened_for_an_image_that_writes_there(tmp_path: Path) -> None:
+    job = one(rendered(job_file(tmp_path, {"kubernetes.read_only_root": False})), "Job")
+    assert container_of(job)["securityContext"]["readOnlyRootFilesystem"] is False
+
+
 def test_an_endpoint_needs_no_card(tmp_path: Path) -> None:
     path = job_file(tmp_path, {"engine.kind": "openai", "kubernetes.gpus": None})
     limits = resources_of(one(rendered(path), "Job"))["limits"]
