@@ -11,7 +11,7 @@ from typing import Any
 
 from batchwright import pipeline
 from batchwright.config.job import Job
-from batchwright.core.errors import BatchwrightError, Forbidden, JobError
+from batchwright.core.errors import BatchwrightError, Forbidden, JobError, StorageError
 from batchwright.core.records import Receipt
 from batchwright.k8s import preflight
 from batchwright.k8s.client import Cluster
@@ -28,6 +28,7 @@ from batchwright.k8s.workload import CONFIG_DIR, Workload, make_workload, object
 from batchwright.plan.gpus import find_gpu
 from batchwright.rundir.manifest import existing_run
 from batchwright.rundir.state import Counts, RunState
+from batchwright.rundir.storage import Storage
 
 # The rate of a run is that of its last minutes: pods come and go.
 RATE_WINDOW_S = 600.0
@@ -241,12 +242,16 @@ def look(cluster: Cluster, job: Job) -> Standing:
     return standing(mains, pods, cluster.find("Event"))
 
 
-def run_progress(run_dir: Path) -> RunProgress | None:
-    """Rows done, rate and time left by the run directory; None if there is none yet."""
+def run_progress(run_dir: Path) -> tuple[RunProgress | None, str]:
+    """Rows done, rate and time left by the run directory; or None, and why it cannot be said."""
     try:
         storage, _ = existing_run(run_dir)
-    except JobError:
-        return None
+        return _progress(storage), ""
+    except (JobError, StorageError) as error:
+        return None, f"not known from here, or not begun: {error.message}"
+
+
+def _progress(storage: Storage) -> RunProgress:
     state = RunState(storage)
     state.refresh_order()
     state.refresh_receipts()

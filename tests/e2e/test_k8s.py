@@ -219,7 +219,7 @@ def test_a_run_that_is_complete_has_no_time_left(busy: StandIn, tmp_path: Path) 
 
 def test_status_says_so_before_the_run_has_begun(busy: StandIn, tmp_path: Path) -> None:
     shown = lines("status", job_file(tmp_path))
-    assert "  rows   the run has not begun, or its directory cannot be seen from here" in shown
+    assert any(line.startswith("  rows   not known from here, or not begun: ") for line in shown)
 
 
 def test_the_rate_is_that_of_the_last_minutes() -> None:

@@ -152,10 +152,11 @@ def status(
     with ending(as_json=as_json):
         job, folder = _job(source, settings)
         found = deploying.look(deploying.cluster_of(job), job)
-        progress = deploying.run_progress(folder)
+        progress, why_not = deploying.run_progress(folder)
         value = {**found.as_json(), "run_dir": str(folder)}
-        value["run"] = progress.as_json() if progress else None
-        show.show_lines(status_lines(found, progress), value, as_json=as_json)
+        value |= {"run": progress.as_json() if progress else None, "run_unknown": why_not}
+        rows = _rows(progress) if progress else why_not
+        show.show_lines(status_lines(found, rows), value, as_json=as_json)
 
 
 @app.command("logs")
@@ -202,7 +203,7 @@ def delete(
         show.show_lines(lines, value, as_json=as_json)
 
 
-def status_lines(found: Standing, progress: RunProgress | None) -> list[str]:
+def status_lines(found: Standing, rows: str) -> list[str]:
     """The standing of a job for people: the whole first, then each pod that needs a word."""
     lines = []
     for job in found.jobs:
@@ -211,7 +212,7 @@ def status_lines(found: Standing, progress: RunProgress | None) -> list[str]:
         if job.failed_indexes:
             which = ", ".join(map(str, job.failed_indexes))
             lines.append(f"  failed indexes {which}: other pods take over what they had begun")
-    lines.append(f"  rows   {_rows(progress)}")
+    lines.append(f"  rows   {rows}")
     counts = found.counts()
     lines.append(
         "  pods   " + (", ".join(f"{number} {state}" for state, number in counts.items()) or "none")
@@ -227,9 +228,7 @@ def status_lines(found: Standing, progress: RunProgress | None) -> list[str]:
     return lines
 
 
-def _rows(progress: RunProgress | None) -> str:
-    if progress is None:
-        return "the run has not begun, or its directory cannot be seen from here"
+def _rows(progress: RunProgress) -> str:
     counts = progress.counts
     about = "" if counts.ordered else "about "
     parts = [
