@@ -151,6 +151,8 @@ def _after_section(name: str, sections: Mapping[str, Any]) -> list[str]:
         example = sections["Example"]
         table = _field_table(example["properties"], sections, example["required"])
         return ["", "Each entry of `examples` has:", "", *table]
+    if name == "kubernetes":
+        return _nested_sections(sections, ("Group", "Volume", "Toleration", "Hami", "Dra"))
     if name == "sampling":
         rows = [
             f"| `{preset}` | {', '.join(f'`{key}: {value}`' for key, value in fields.items())} |"
@@ -168,6 +170,15 @@ def _after_section(name: str, sections: Mapping[str, Any]) -> list[str]:
             "| option | meaning |", "|---|---|", *rows,
         ]  # fmt: skip
     return []
+
+
+def _nested_sections(sections: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    lines: list[str] = []
+    for name in names:
+        section = sections[name]
+        lines += ["", f"### {name.lower()}", "", _one_line(section["description"]), ""]
+        lines += _field_table(section["properties"], sections, section.get("required", ()))
+    return lines
 
 
 def _field_table(
@@ -256,6 +267,8 @@ def cli_page() -> str:
 
 
 def _command(name: str, command: Any) -> list[str]:
+    if inner := getattr(command, "commands", None):
+        return _group(name, command, inner)
     arguments = [param for param in command.params if not param.opts[0].startswith("-")]
     options = [param for param in command.params if param.opts[0].startswith("-")]
     usage = " ".join(["batchwright", name, "[OPTIONS]", *(one.metavar for one in arguments)])
@@ -270,6 +283,15 @@ def _command(name: str, command: Any) -> list[str]:
         f"## batchwright {name}", "", _one_line(command.help or ""), "",
         "```text", usage, "```", "", *head, *rows,
     ]  # fmt: skip
+
+
+def _group(name: str, group: Any, commands: Mapping[str, Any]) -> list[str]:
+    """A command of commands: its own section, and a smaller one for each."""
+    lines = [f"## batchwright {name}", "", _one_line(group.help or "")]
+    for inner, command in commands.items():
+        head, *rest = _command(f"{name} {inner}", command)
+        lines += ["", f"#{head}", *rest]
+    return lines
 
 
 # --- errors ------------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ from batchwright.core.structured import constraint_of
 from batchwright.engines.openai_options import check_endpoint_job
 from batchwright.engines.vllm_setup import check_model
 
+# What NCCL and vLLM's queues between processes take at least.
+SHARED_MEMORY_BYTES = 1 << 30
+
 
 def check_task(job: Job) -> None:
     """Refuse settings that the task has no use for: they would be dropped in silence."""
@@ -105,4 +108,19 @@ def check_constraint(job: Job) -> None:
             f"sampling.structured_outputs.{constraint.kind}: {problem}",
             "Mend it, or name a backend that knows it: engine.options.structured_outputs_config: "
             "{backend: xgrammar} (or guidance, auto).",
+        )
+
+
+def check_shared_memory(job: Job, cards: int, size_bytes: int | None) -> None:
+    """Refuse an engine over several cards where `/dev/shm` is too small for it.
+
+    It would load the model for minutes and die then, in words about the bus or about NCCL.
+    """
+    if job.engine.kind != "vllm" or cards < 2 or size_bytes is None:
+        return
+    if size_bytes < SHARED_MEMORY_BYTES:
+        raise JobError(
+            f"/dev/shm has {size_bytes >> 20} MiB; an engine over {cards} cards needs 1 GiB of it",  # noqa: S108
+            "In a pod mount an emptyDir with medium: Memory there (`batchwright k8s render` does); "
+            "with Docker use --shm-size=8g or --ipc=host.",
         )

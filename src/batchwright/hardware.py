@@ -274,3 +274,12 @@ def _ask(question: Callable[..., Any], *about: Any) -> Any:
         return question(*about)
     except pynvml.NVMLError:
         return None
+
+
+def shared_memory_bytes() -> int | None:
+    """Size of `/dev/shm`, through which the processes of one engine talk; None if there is none."""
+    try:
+        found = os.statvfs("/dev/shm")  # noqa: S108
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize

@@ -11,12 +11,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from batchwright.coherence import check_shared_memory
 from batchwright.config.job import Job
 from batchwright.core.errors import BatchwrightError, JobError, Stopped
 from batchwright.core.records import Split
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
-from batchwright.equipment import answer_reader, engine_settings, job_tokenizer, row_timeout_s
+from batchwright.equipment import (
+    answer_reader,
+    engine_settings,
+    gpus_per_replica,
+    job_tokenizer,
+    row_timeout_s,
+)
+from batchwright.hardware import shared_memory_bytes
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.references import media_limits
@@ -70,6 +78,7 @@ def infer(
     pilot_only: bool = False,
 ) -> None:
     """Run chunks on an engine of this process's own."""
+    check_shared_memory(job, gpus_per_replica(manifest, job), shared_memory_bytes())
     clock = SystemClock()
     tokenizer = job_tokenizer(job)
     log_path = storage.local_path(f"{layout.LOGS}/{name}.engine.log") or Path("engine.log")

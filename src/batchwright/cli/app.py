@@ -29,6 +29,7 @@ from batchwright.cli.arguments import (
     WithParent,
 )
 from batchwright.cli.ending import end_process, ending, leave, stopping
+from batchwright.cli.k8s import app as k8s
 from batchwright.cli.options import about_the_data, job_and_dir
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
 from batchwright.tokens.lean import leave_torch_out
@@ -325,6 +326,7 @@ def demo(
 
 
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
+app.add_typer(k8s)
 
 
 @app.callback(invoke_without_command=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from batchwright.config.kubernetes import Kubernetes
 from batchwright.config.sections import (
     Embedding,
     Input,
@@ -155,6 +156,8 @@ class Job(Section):
     """Limits that the plan must keep, and what it counts with."""
     run: Run = Run()
     """How the work is cut, spread and judged."""
+    kubernetes: Kubernetes = Kubernetes()
+    """How the job runs as pods."""
 
     def task_settings(self) -> TaskSettings:
         """What becomes of each row.

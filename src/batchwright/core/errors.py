@@ -3,12 +3,14 @@
 BatchwrightError                exit  what happened
 ├── JobError                       2  the job file, an option or the model folder is wrong
 │   ├── ResumeRefused              2  the run directory holds another job
-│   └── MissingExtra               2  an optional package is not installed
+│   ├── MissingExtra               2  an optional package is not installed
+│   └── Forbidden                  2  the cluster does not allow it to this account
 ├── InputError                     3  the input cannot be used at all
 ├── TooManyFailures                3  so many rows fail that the job itself must be wrong
 ├── VerifyError                    1  rows in and rows out do not add up
 ├── StorageError                  75  a disk or bucket refused; fix it and run again
 ├── EngineError                   75  the engine cannot be kept alive
+├── ClusterError                  75  the cluster's API server does not answer
 ├── Stopped                       75  stopped on request (SIGTERM); run again to go on
 └── Interrupted                  130  stopped by Ctrl-C; run again to go on
 
@@ -60,6 +62,10 @@ class MissingExtra(JobError):
     """An optional package is not installed; the hint is the pip line."""
 
 
+class Forbidden(JobError):
+    """This account may not do or see something in the cluster."""
+
+
 class InputError(BatchwrightError):
     """The input cannot be used: no rows, no such file, damaged file."""
 
@@ -86,6 +92,12 @@ class StorageError(BatchwrightError):
 
 class EngineError(BatchwrightError):
     """The engine cannot be started, or dies again and again."""
+
+    exit_code = 75
+
+
+class ClusterError(BatchwrightError):
+    """The cluster's API server does not answer, or fails."""
 
     exit_code = 75
 

@@ -1,0 +1,185 @@
+"""Ray on Kubernetes: a RayJob for KubeRay, or plain Deployments where that is not installed."""
+
+from __future__ import annotations
+
+from batchwright.k8s.indexed import deadline_s, failure_policy, job_name, main_metadata
+from batchwright.k8s.pod import (
+    JOB_LABEL,
+    ROLE_LABEL,
+    SMALL,
+    TINY,
+    Manifest,
+    labels,
+    metadata,
+    pod_template,
+)
+from batchwright.k8s.workload import JOB_FILE, PodGroup, Workload
+
+GCS_PORT = 6379
+DASHBOARD_PORT = 8265
+
+_RUN = ["batchwright", "run", JOB_FILE]
+
+
+def ray_job(workload: Workload) -> Manifest:
+    """A RayJob. Each of its retries is a new cluster, which goes on from the run directory."""
+    settings = workload.settings
+    elastic = any(group.least < group.most for group in workload.groups)
+    cluster: Manifest = {"rayVersion": settings.ray_version}
+    if elastic:
+        cluster["enableInTreeAutoscaling"] = True
+    cluster["headGroupSpec"] = {
+        # The head computes nothing: where it runs must not depend on cards.
+        "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0", "num-gpus": "0"},  # noqa: S104
+        "template": pod_template(
+            workload, None, [], role="head", shape=SMALL, restart=None, read_only_root=False
+        ),
+    }
+    cluster["workerGroupSpecs"] = [_worker_group(workload, group) for group in workload.groups]
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": main_metadata(workload, workload.name),
+        "spec": {
+            "entrypoint": " ".join(_RUN),
+            "submissionMode": "K8sJobMode",
+            "backoffLimit": settings.retries,
+            # A head that is lost leaves a RayJob running for ever otherwise.
+            "activeDeadlineSeconds": deadline_s(workload),
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": workload.ttl_s,
+            # Without one of ours KubeRay makes a pod that strict namespaces refuse.
+            "submitterPodTemplate": pod_template(
+                workload, None, [], role="driver", shape=TINY, read_only_root=False
+            ),
+            "rayClusterSpec": cluster,
+        },
+    }
+
+
+def _worker_group(workload: Workload, group: PodGroup) -> Manifest:
+    return {
+        "groupName": group.name or "workers",
+        "replicas": group.replicas,
+        "minReplicas": group.least,
+        "maxReplicas": group.most,
+        "rayStartParams": {"num-gpus": str(workload.shape.gpus)},
+        "template": pod_template(
+            workload, group, [], role="worker", restart=None, read_only_root=False
+        ),
+    }
+
+
+def ray_deployment(workload: Workload) -> list[Manifest]:
+    """A head and workers as Deployments, a Service, and a Job that joins them and runs the job.
+
+    The Job's pod is itself a node of the cluster, without cards: so its exit code is the run's own,
+    and the policy on failures is the one of the Indexed Job.
+    """
+    address = f"{workload.name}-head:{GCS_PORT}"
+    head = pod_template(
+        workload, None, _shell(
+            f"exec ray start --head --port={GCS_PORT} --dashboard-host=0.0.0.0 "
+            f"--dashboard-port={DASHBOARD_PORT} --num-cpus=0 --num-gpus=0 --block"
+        ),
+        role="head", shape=SMALL, restart="Always", read_only_root=False,
+    )  # fmt: skip
+    container = head["spec"]["containers"][0]
+    container["ports"] = [
+        {"name": "gcs", "containerPort": GCS_PORT},
+        {"name": "dashboard", "containerPort": DASHBOARD_PORT},
+    ]
+    container["readinessProbe"] = {
+        "exec": {"command": ["ray", "health-check", "--address", f"127.0.0.1:{GCS_PORT}"]},
+        "periodSeconds": 10,
+        "timeoutSeconds": 10,
+        "failureThreshold": 12,
+    }
+    return [
+        _service(workload),
+        _deployment(workload, f"{workload.name}-head", "head", "", 1, head),
+        *(_workers(workload, group, address) for group in workload.groups),
+        _driver(workload, address),
+    ]
+
+
+def _workers(workload: Workload, group: PodGroup, address: str) -> Manifest:
+    template = pod_template(
+        workload, group,
+        _shell(
+            f"{_wait(address)}; exec ray start --address={address} "
+            f"--num-gpus={workload.shape.gpus} --block"
+        ),
+        role="worker", restart="Always", read_only_root=False,
+    )  # fmt: skip
+    name = f"{job_name(workload, group)}-worker"
+    return _deployment(workload, name, "worker", group.name, group.replicas, template)
+
+
+def _driver(workload: Workload, address: str) -> Manifest:
+    template = pod_template(
+        workload, None,
+        _shell(
+            f"{_wait(address)}; ray start --address={address} --num-cpus=0 --num-gpus=0 && "
+            f"exec {' '.join(_RUN)}"
+        ),
+        role="driver", shape=SMALL, read_only_root=False,
+    )  # fmt: skip
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": main_metadata(workload, workload.name),
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimitPerIndex": workload.settings.retries,
+            "podFailurePolicy": failure_policy(),
+            "activeDeadlineSeconds": deadline_s(workload),
+            "ttlSecondsAfterFinished": workload.ttl_s,
+            "template": template,
+        },
+    }
+
+
+def _deployment(
+    workload: Workload, name: str, role: str, group: str, replicas: int, template: Manifest
+) -> Manifest:
+    own = labels(workload, role, group)
+    chosen = {key: value for key, value in own.items() if key.startswith("batchwright/")}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": metadata(workload, name),
+        "spec": {
+            "replicas": replicas,
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": chosen},
+            "template": template,
+        },
+    }
+
+
+def _service(workload: Workload) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(workload, f"{workload.name}-head"),
+        "spec": {
+            # Ray opens ports of its own choice between pods, so the name must lead to the pod.
+            "clusterIP": "None",
+            "selector": {JOB_LABEL: workload.name, ROLE_LABEL: "head"},
+            "ports": [
+                {"name": "gcs", "port": GCS_PORT, "targetPort": "gcs"},
+                {"name": "dashboard", "port": DASHBOARD_PORT, "targetPort": "dashboard"},
+            ],
+        },
+    }
+
+
+def _shell(line: str) -> list[str]:
+    return ["/bin/sh", "-c", line]
+
+
+def _wait(address: str) -> str:
+    return f"until ray health-check --address {address} 2>/dev/null; do sleep 2; done"

@@ -1,0 +1,262 @@
+"""What is to run, decided before any manifest is built: pods, their size, their files."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from batchwright.config.job import Job
+from batchwright.config.kubernetes import Kubernetes, Toleration
+from batchwright.core.errors import JobError
+from batchwright.k8s.quantity import gibibytes, parse_quantity, times
+
+# Where pods see what the ConfigMap holds.
+CONFIG_DIR = "/etc/batchwright"
+JOB_FILE = f"{CONFIG_DIR}/job.yaml"
+
+# For writing receipts and stopping the engine, after the rows in flight had their grace time.
+STOP_S = 40
+
+_DAY_S = 86_400
+_MINUTE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """What one pod asks for; limits are the same.
+
+    Attributes:
+        gpus: cards, or shares of cards.
+        cpu: cores, as a quantity.
+        memory: main memory, as a quantity; `/dev/shm` counts against it.
+        shm: size of `/dev/shm`, as a quantity.
+    """
+
+    gpus: int
+    cpu: str
+    memory: str
+    shm: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    """Pods for one kind of node.
+
+    Attributes:
+        name: of the group; empty if it is the only one.
+        replicas: pods; `least` to `most` if Ray may change that.
+    """
+
+    name: str
+    replicas: int
+    least: int
+    most: int
+    gpu_products: tuple[str, ...]
+    node_selector: dict[str, str]
+    tolerations: tuple[Toleration, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """All that the builders of manifests need to know.
+
+    Attributes:
+        name: of the objects.
+        run_dir: where the run lives, as the pods see it.
+        files: what the ConfigMap holds, by file name.
+        grace_s: between SIGTERM and SIGKILL.
+        ttl_s: how long the finished job stays.
+    """
+
+    name: str
+    run_dir: str
+    settings: Kubernetes
+    shape: PodShape
+    groups: tuple[PodGroup, ...]
+    files: dict[str, str] = field(default_factory=dict)
+    grace_s: int = 60
+    ttl_s: int = _DAY_S
+
+    @property
+    def pods(self) -> int:
+        """Pods that compute, in all groups."""
+        return sum(group.replicas for group in self.groups)
+
+
+def make_workload(
+    job: Job,
+    *,
+    parallel: int,
+    replicas: int | None,
+    card_bytes: int | None,
+    files: Mapping[str, str] | None = None,
+) -> Workload:
+    """Decide what runs.
+
+    Args:
+        job: checked by `reach.check_job` before.
+        parallel: cards that one engine spans.
+        replicas: engines that the plan has room for; None without a plan.
+        card_bytes: memory of one card, if it is known.
+        files: more files for the ConfigMap.
+
+    Raises:
+        JobError: something is neither given nor known.
+    """
+    settings = job.kubernetes
+    groups = _groups(settings, replicas or job.run.replicas)
+    in_pods = _job_in_pods(job, parallel, groups)
+    text = yaml.safe_dump(in_pods, sort_keys=False, allow_unicode=True)
+    ttl_s = _DAY_S if settings.mode == "job" else _MINUTE_S
+    return Workload(
+        name=object_name(job),
+        run_dir=job.run.dir.replace("{name}", job.name),
+        settings=settings,
+        shape=_shape(job, parallel, card_bytes),
+        groups=groups,
+        files={"job.yaml": text, **(files or {})},
+        grace_s=math.ceil(job.run.grace_s) + STOP_S,
+        ttl_s=ttl_s if settings.ttl_s is None else settings.ttl_s,
+    )
+
+
+def object_name(job: Job) -> str:
+    """The name of the job's objects: given, or made of the job's name."""
+    if job.kubernetes.name:
+        return job.kubernetes.name
+    name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:40].strip("-")
+    if not name:
+        raise JobError(
+            f"kubernetes.name is missing: none can be made of the job's name {job.name!r}"
+        )
+    return name
+
+
+def cards_per_pod(job: Job, parallel: int) -> int:
+    """Cards that a pod asks for."""
+    given = job.kubernetes.gpus
+    if given is not None:
+        return given
+    return 0 if job.engine.kind in {"openai", "fake"} else parallel
+
+
+def _shape(job: Job, parallel: int, card_bytes: int | None) -> PodShape:
+    settings = job.kubernetes
+    gpus = cards_per_pod(job, parallel)
+    if gpus and gpus < parallel:
+        raise JobError(
+            f"kubernetes.gpus: a pod has {gpus} cards, but the engine spans {parallel} "
+            "(engine.options.tensor_parallel_size times pipeline_parallel_size)"
+        )
+    times_of = max(gpus, 1)
+    memory = settings.memory_per_gpu or _twice_the_card(settings, gpus, card_bytes)
+    shape = PodShape(
+        gpus=gpus,
+        cpu=times(settings.cpu_per_gpu, times_of),
+        memory=times(memory, times_of),
+        shm=settings.shm or (f"{2 * gpus}Gi" if gpus > 1 else "1Gi"),
+    )
+    room, shared = parse_quantity(shape.memory), parse_quantity(shape.shm)
+    assert room is not None
+    assert shared is not None
+    if shared > room / 2:
+        raise JobError(
+            f"kubernetes.shm: {shape.shm} of shared memory is more than half of the pod's "
+            f"{shape.memory}, and counts against it",
+            "Lower kubernetes.shm, or raise kubernetes.memory_per_gpu.",
+        )
+    return shape
+
+
+def _twice_the_card(settings: Kubernetes, gpus: int, card_bytes: int | None) -> str:
+    if not gpus:
+        return "16Gi"
+    if settings.hami and settings.hami.memory_mb:
+        return gibibytes(2 * settings.hami.memory_mb * (1 << 20))
+    if card_bytes is None:
+        raise JobError(
+            "kubernetes.memory_per_gpu is missing, and the cards' memory is not known",
+            "Name the kind of card (hardware.gpu: H100), or give the memory.",
+        )
+    share = settings.hami.memory_percent or 100 if settings.hami else 100
+    return gibibytes(2 * card_bytes * share / 100)
+
+
+def _groups(settings: Kubernetes, planned: int | None) -> tuple[PodGroup, ...]:
+    default = settings.replicas or planned
+    if not settings.groups:
+        return (
+            _group(settings, "", _needed(default, "kubernetes.replicas"),
+                   settings.min_replicas, settings.max_replicas),
+        )  # fmt: skip
+    made = []
+    for index, group in enumerate(settings.groups):
+        wanted = group.replicas or settings.replicas
+        replicas = _needed(wanted, f"kubernetes.groups.{index}.replicas")
+        most = group.max_replicas or settings.max_replicas
+        least = settings.min_replicas if group.min_replicas is None else group.min_replicas
+        plain = _group(settings, group.name, replicas, least, most)
+        made.append(
+            PodGroup(
+                group.name, plain.replicas, plain.least, plain.most,
+                tuple(group.gpu_products) or plain.gpu_products,
+                {**plain.node_selector, **group.node_selector},
+                (*plain.tolerations, *group.tolerations),
+            )
+        )  # fmt: skip
+    return tuple(made)
+
+
+def _group(
+    settings: Kubernetes, name: str, replicas: int, least: int | None, most: int | None
+) -> PodGroup:
+    return PodGroup(
+        name,
+        replicas,
+        least if least is not None and (most or settings.queue) else replicas,
+        most or replicas,
+        tuple(settings.gpu_products),
+        dict(settings.node_selector),
+        # Nodes with cards are often kept free of pods that need none.
+        (
+            Toleration(key=settings.gpu_resource, operator="Exists", effect="NoSchedule"),
+            *settings.tolerations,
+        ),
+    )
+
+
+def _needed(replicas: int | None, name: str) -> int:
+    if replicas is None:
+        raise JobError(
+            f"{name} is missing: nobody says how many pods there shall be",
+            "Give it, or hardware.gpu and hardware.count: then the plan says it.",
+        )
+    return replicas
+
+
+def _job_in_pods(job: Job, parallel: int, groups: tuple[PodGroup, ...]) -> dict[str, Any]:
+    """The job file that pods read: without what concerns the cluster and this machine only."""
+    data = job.model_dump(mode="json", exclude_defaults=True, exclude={"kubernetes", "hardware"})
+    data = {"name": job.name, **{key: value for key, value in data.items() if key != "name"}}
+    run = dict(data.get("run", {}))
+    if job.kubernetes.mode == "job":
+        run |= {"replicas": 1}  # one engine to a pod
+    else:
+        least, most = (sum(getattr(one, name) for one in groups) for name in ("least", "most"))
+        run |= {"executor": "ray", "replicas": most}
+        if least < most:  # the run begins with those, and takes more as Ray adds them
+            run["ray"] = {**run.get("ray", {}), "min_replicas": max(least, 1)}
+    data["run"] = run
+    if parallel > 1:
+        # What a pod has cards for is settled now; all else the run plans on the card itself.
+        engine = dict(data.get("engine", {}))
+        options = dict(engine.get("options", {}))
+        if "pipeline_parallel_size" not in options:
+            options.setdefault("tensor_parallel_size", parallel)
+        data["engine"] = {**engine, "options": options}
+    return data
