@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,29 +17,28 @@ import yaml
 from batchwright.again import order_failed_rows
 from batchwright.check import Validation, check_rows
 from batchwright.coherence import check_engine
-from batchwright.config.job import Job, ResultFormat
+from batchwright.config.job import Job
+from batchwright.config.load import make_job
 from batchwright.core.errors import FAILURE_CODES, InputError, JobError, StorageError, VerifyError
 from batchwright.core.pilot import PilotReport
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
-from batchwright.core.records import OrderBatch
 from batchwright.drive import THE_PILOT, Progress, drive
+from batchwright.exporting import export_run, first_pass
 from batchwright.hardware import usable_cores
 from batchwright.piloting import pilot_report
 from batchwright.planning import own_cards, plan_job
 from batchwright.profiling import choose_processes, profile_rows
 from batchwright.promise import Promise, with_pilot
-from batchwright.responding import responses_of
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.manifest import Manifest, existing_run
-from batchwright.rundir.rejected import RejectedRows, column_kinds
+from batchwright.rundir.rejected import RejectedRows
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
 from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.survey import survey
-from batchwright.write.export import export_results
 from batchwright.write.verify import Verification, verify_parts
 
 Watch = Callable[[Progress], None]
@@ -219,27 +219,28 @@ def finish(storage: Storage, manifest: Manifest, job: Job) -> list[Path]:
         raise InputError("no rows in the input", "Every file is empty or has only blank lines.")
     _remove_orphans(storage, state)
     out_dir = _results_dir(storage, job)
-    return _export(storage, manifest, state, out_dir, job.output.format, job)
+    return export_run(storage, manifest, state, out_dir, job)
 
 
-def export(run_dir: Path, out_dir: Path | None, output_format: ResultFormat | None) -> list[Path]:
-    """Write the results of a finished run again, elsewhere or in another format."""
-    storage, manifest, job = open_run(run_dir)
-    return _export(
-        storage,
-        manifest,
-        _complete_state(storage),
-        out_dir or _results_dir(storage, job),
-        output_format or job.output.format,
-        job,
-    )
+def export(run_dir: Path, options: Mapping[str, Any], say: Callable[[int], None]) -> list[Path]:
+    """Write the results of a finished run again, elsewhere or in another form.
+
+    Args:
+        run_dir: the run.
+        options: keys of the job's section `output` to their values, in place of the job's own.
+        say: told how many rows are written.
+    """
+    storage, manifest, _ = open_run(run_dir)
+    job = make_job(deepcopy(manifest.job), options)
+    state = _complete_state(storage)
+    return export_run(storage, manifest, state, _results_dir(storage, job), job, say)
 
 
 def verify(run_dir: Path) -> Verification:
     """Prove from the files alone that every row has exactly one fate."""
     storage, _, _ = open_run(run_dir)
     state = _read_state(storage)
-    rejected = RejectedRows(storage, _first_pass(state))
+    rejected = RejectedRows(storage, first_pass(state))
     return verify_parts(
         receipts=list(state.receipts.values()),
         total_rows=state.counts().rows,
@@ -260,32 +261,6 @@ def open_run(run_dir: Path) -> tuple[Storage, Manifest, Job]:
     """A run that is there already. Raises JobError if there is none."""
     storage, manifest = existing_run(run_dir)
     return storage, manifest, Job.model_validate(manifest.job)
-
-
-def _export(
-    storage: Storage,
-    manifest: Manifest,
-    state: RunState,
-    out_dir: Path,
-    output_format: ResultFormat,
-    job: Job,
-) -> list[Path]:
-    batches = _first_pass(state)
-    parts = list(state.receipts.values())
-    return export_results(
-        parts=parts,
-        rejected=RejectedRows(storage, batches),
-        storage=storage,
-        out_dir=out_dir,
-        format=output_format,
-        input_type=manifest.arrow_input_type(),
-        column_kinds=column_kinds(storage, batches),
-        columns=job.output.columns,
-        target_file_bytes=job.output.target_file_mb << 20,
-        total_rows=state.counts().rows,
-        task=Job.model_validate(manifest.job).task_settings(),
-        responses=responses_of(manifest, job, parts, output_format),
-    )
 
 
 def _results_dir(storage: Storage, job: Job) -> Path:
@@ -332,10 +307,6 @@ def _complete_state(storage: Storage) -> RunState:
             "Run `batchwright run` with the same job first: it goes on where it stopped.",
         )
     return state
-
-
-def _first_pass(state: RunState) -> list[OrderBatch]:
-    return [batch for batch in state.batches if batch.generation == 0]
 
 
 def _remove_orphans(storage: Storage, state: RunState) -> None:

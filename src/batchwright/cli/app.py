@@ -29,6 +29,7 @@ from batchwright.cli.arguments import (
     WithParent,
 )
 from batchwright.cli.ending import end_process, ending, leave, stopping
+from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
 from batchwright.cli.options import about_the_data, job_and_dir
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
@@ -280,21 +281,6 @@ def verify(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
 
 
 @app.command()
-def export(
-    run_dir: RunDir,
-    output: OutDir = None,
-    output_format: OutFormat = None,
-    as_json: AsJson = False,  # noqa: FBT002
-) -> None:
-    """Write the results of a finished run again, elsewhere or in another format."""
-    from batchwright import pipeline
-
-    with ending(as_json=as_json):
-        files = pipeline.export(run_dir, output, render.known_format(output_format))
-        render.show_files(files, as_json=as_json)
-
-
-@app.command()
 def worker(
     run_dir: RunDir,
     role: Annotated[str, typer.Option(help="infer, prepare, or both in one.")] = "both",
@@ -325,6 +311,7 @@ def demo(
         run_demo(output, stop, as_json=as_json)
 
 
+app.command()(export)
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
 app.add_typer(k8s)
 

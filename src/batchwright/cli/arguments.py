@@ -21,7 +21,8 @@ Column = Annotated[str | None, typer.Option("--column", help="Column that holds 
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Output tokens at most.")]
 OutDir = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the results.")]
 OutFormat = Annotated[
-    str | None, typer.Option("--format", help="parquet, jsonl, openai-batch or vllm-batch.")
+    str | None,
+    typer.Option("--format", help="parquet, jsonl, csv, delta, lance, openai-batch or vllm-batch."),
 ]
 Page = Annotated[
     Path | None, typer.Option("--page", metavar="FILE", help="Write an HTML page to look at, too.")

@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 import typer
 
-from batchwright.core.errors import BatchwrightError, Interrupted, JobError, Stopped
+from batchwright.core.errors import BatchwrightError, Interrupted, Stopped
 
 if TYPE_CHECKING:
     from batchwright.check import Validation
-    from batchwright.config.job import ResultFormat
     from batchwright.core.plan import Plan
     from batchwright.drive import Progress
     from batchwright.pipeline import Summary
@@ -186,6 +185,11 @@ def count_lines() -> Callable[[int], None]:
     return _now_and_then(lambda rows: f"{rows:,} rows counted")
 
 
+def written_lines() -> Callable[[int], None]:
+    """A function that says every 10 s how many rows are written."""
+    return _now_and_then(lambda rows: f"{rows:,} rows written")
+
+
 def _now_and_then(line: Callable[[Any], str]) -> Callable[[Any], None]:
     said_at = time.monotonic()
 
@@ -294,15 +298,6 @@ def show_error(error: BatchwrightError, *, as_json: bool) -> None:
 def show_json(value: Mapping[str, Any]) -> None:
     """One JSON object on stdout."""
     print_line(orjson.dumps(value).decode())
-
-
-def known_format(name: str | None) -> ResultFormat | None:
-    """A results format by name. Raises JobError."""
-    from batchwright.config.job import ResultFormat
-
-    if name is None or name in get_args(ResultFormat):
-        return cast("ResultFormat | None", name)
-    raise JobError(f"--format {name}: there are {', '.join(get_args(ResultFormat))}")
 
 
 def duration(seconds: float) -> str:

@@ -22,7 +22,15 @@ from batchwright.core.media import MediaLimits
 from batchwright.core.tasks import TaskName, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 
-ResultFormat = Literal["parquet", "jsonl", "openai-batch", "vllm-batch"]
+ResultFormat = Literal["parquet", "jsonl", "csv", "delta", "lance", "openai-batch", "vllm-batch"]
+
+# What each format can be compressed with; `auto` is the first.
+COMPRESSIONS: dict[str, tuple[str, ...]] = {
+    "parquet": ("zstd", "snappy", "gzip", "lz4", "none"),
+    "delta": ("zstd", "snappy", "gzip", "lz4"),
+    "jsonl": ("none", "gzip", "zstd"),
+    "csv": ("none", "gzip", "zstd"),
+}
 
 
 class Output(Section):
@@ -31,12 +39,40 @@ class Output(Section):
     path: str | None = None
     """Folder for the results; `results/` in the run directory unless given."""
     format: ResultFormat = "parquet"
-    """Format of the results: `parquet`, `jsonl`; `openai-batch` for an output and an error file of
-    response objects; `vllm-batch` for one file of them, as `vllm run-batch` writes it."""
+    """Format of the results: `parquet`, `jsonl`, `csv`; `delta` for a Delta table and `lance` for a
+    Lance dataset; `openai-batch` for an output and an error file of response objects; `vllm-batch`
+    for one file of them, as `vllm run-batch` writes it."""
     columns: Literal["all", "none"] | list[str] = "all"
     """Columns of the input that the results keep."""
     target_file_mb: Annotated[int, Field(ge=1, le=65536)] = 256
     """A results file is closed when it has about this size."""
+    compression: Literal["auto", "none", "zstd", "gzip", "snappy", "lz4"] = "auto"
+    """`auto` is zstd in Parquet and Delta, none elsewhere. JSONL and CSV can have gzip or zstd."""
+    row_group_mb: Annotated[int, Field(ge=1, le=1024)] = 32
+    """Content of a row group of Parquet, before compression; it has 2,048 rows per MB at most."""
+    order: Literal["input", "any"] = "input"
+    """`any` leaves rows as they lie in the parts: nothing is sorted, which saves time and disk where
+    rows ran in another order. The same rows may then give other files."""
+    partition_by: list[str] = Field(default=[])
+    """Columns of the results whose values name folders (`label=good/`), as Hive has them; 500 folders
+    at most. Parquet and Delta only."""
+
+    @property
+    def codec(self) -> str:
+        """The compression by name; empty where there is none to choose."""
+        chosen = COMPRESSIONS.get(self.format, ("",))[0]
+        return chosen if self.compression == "auto" else self.compression
+
+    @model_validator(mode="after")
+    def _options_suit_the_format(self) -> Output:
+        """Found out now, and not when the rows are computed."""
+        known = COMPRESSIONS.get(self.format, ())
+        if self.compression != "auto" and self.compression not in known:
+            there = f"{self.format} has {', '.join(known) or 'none'}"
+            raise ValueError(f"compression: {self.compression}: {there}")
+        if self.partition_by and self.format not in ("parquet", "delta"):
+            raise ValueError(f"partition_by: there are no partitions in {self.format}")
+        return self
 
 
 class Engine(Section):

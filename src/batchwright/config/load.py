@@ -212,6 +212,8 @@ def _describe(
     problem = problems[0]
     if problem["type"] == "extra_forbidden":
         return f"{where}: unknown key {name}{_nearest(place)}"
+    if problem["type"] == "value_error" and isinstance(problem["input"], Mapping):
+        return f"{where}: {name}.{problem['ctx']['error']}"  # of several keys of a section
     if problem["type"] == "missing":
         return f"{where}: {name} is missing"
     first, *others = dict.fromkeys(one["msg"] for one in problems)

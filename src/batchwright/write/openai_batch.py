@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, contract
 from batchwright.core.tasks import TaskSettings
-from batchwright.write.files import ResultFolder, close_quietly, storage_errors
+from batchwright.write.files import ResultFile, ResultFiles
 from batchwright.write.response_bodies import Responses
 from batchwright.write.vectors import json_vectors
 
@@ -37,22 +37,22 @@ class BatchWriter:
     """Writes lines of responses and of errors, in input order.
 
     Args:
-        folder: of the results.
+        files: of the results.
         responses: what all lines have in common.
         task: which says what the results have in the place of a text.
     """
 
     def __init__(
         self,
-        folder: ResultFolder,
+        files: ResultFiles,
         responses: Responses,
         task: TaskSettings,
     ) -> None:
-        self._folder = folder
+        self._results = files
         self._responses = responses
         self._task = task
         names = [OUTPUT] if responses.as_vllm else [OUTPUT, ERRORS]
-        self._files: dict[str, BinaryIO] = {name: folder.open(name) for name in names}
+        self._files: dict[str, ResultFile] = {name: files.open(name=name) for name in names}
 
     def add(self, part: pa.Table) -> None:
         """Write the next rows."""
@@ -64,21 +64,13 @@ class BatchWriter:
                 name, line = ERRORS, self._error(row, request)
             lines.get(name, lines[OUTPUT]).append(dump_line(line))
         for name, file in self._files.items():
-            with storage_errors(self._folder.path_of(name)):
-                file.write(b"".join(lines[name]))
+            file.write(b"".join(lines[name]))
+            file.rows += len(lines[name])
 
     def close(self) -> None:
         """Give the files their names."""
-        while self._files:
-            name, file = next(iter(self._files.items()))
-            self._folder.finish(file, name)
-            del self._files[name]
-
-    def abort(self) -> None:
-        """Let go of the files in hand."""
-        for name, file in self._files.items():
-            close_quietly(file)
-            self._folder.discard(name)
+        for file in self._files.values():
+            self._results.finish(file)
 
     def _rows(self, part: pa.Table) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         """The contract's columns of each row, and the line that asked for it."""

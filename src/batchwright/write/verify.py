@@ -8,20 +8,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchwright.core.errors import StorageError
 from batchwright.core.records import Receipt
-from batchwright.write.merge import PartStorage
+from batchwright.write.part_streams import PartStorage
 from batchwright.write.parts import Rows, name_rows
+from batchwright.write.row_set import Mask, RowSet
 
 _PROBLEMS_MAX = 10
 _SHOWN_ROWS = 10
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,55 +42,14 @@ class Verification:
         return adds_up and not (self.missing or self.duplicates or self.problems)
 
 
-class _RowSet:
-    """A set of row numbers, one bit each: 12 MB for 100 million rows."""
-
-    def __init__(self, total_rows: int) -> None:
-        self._bits = np.zeros(total_rows // 8 + 1, np.uint8)
-
-    def has(self, rows: Rows) -> Mask:
-        found: Mask = np.not_equal(self._bits[rows >> 3] & _bit(rows), 0)
-        return found
-
-    def add(self, rows: Rows) -> None:
-        places, bits = _by_byte(rows)
-        self._bits[places] |= bits
-
-    def remove(self, rows: Rows) -> None:
-        places, bits = _by_byte(rows)
-        self._bits[places] &= ~bits
-
-    def count(self) -> int:
-        return int(np.bitwise_count(self._bits).sum(dtype=np.int64))
-
-    def first_absent(self, total_rows: int, limit: int) -> Rows:
-        places = np.flatnonzero(self._bits != 255)[: limit + 1]
-        rows = (places[:, None] * 8 + np.arange(8)).ravel()
-        rows = rows[rows < total_rows]
-        return rows[~self.has(rows)][:limit]
-
-
-def _bit(rows: Rows) -> npt.NDArray[np.uint8]:
-    return np.left_shift(np.uint8(1), (rows & 7).astype(np.uint8))
-
-
-def _by_byte(rows: Rows) -> tuple[Rows, npt.NDArray[np.uint8]]:
-    """Bytes touched by sorted rows, each once, and the bits to set in them."""
-    if not len(rows):
-        return rows, np.empty(0, np.uint8)
-    places = rows >> 3
-    starts = np.flatnonzero(np.append(True, places[1:] != places[:-1]))
-    return places[starts], np.bitwise_or.reduceat(_bit(rows), starts)
-
-
 class _Tally:
     """What has been seen so far."""
 
     def __init__(self, total_rows: int) -> None:
         self.total_rows = total_rows
-        self.seen = _RowSet(total_rows)
-        self.failed = _RowSet(total_rows)
-        self.redone = _RowSet(0)
+        self.seen = RowSet(total_rows)
+        self.failed = RowSet(total_rows)
+        self.redone = RowSet(0)
         self.rejected = 0
         self.duplicates = 0
         self.problems: list[str] = []
@@ -130,7 +87,7 @@ def verify_parts(
     for receipt in sorted(receipts, key=lambda each: (each.generation, each.chunk)):
         if receipt.generation != generation:
             generation = receipt.generation
-            tally.redone = _RowSet(total_rows)
+            tally.redone = RowSet(total_rows)
         _take_part(tally, receipt, storage)
     return _conclude(tally, len(receipts))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pyarrow as pa
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import JSON_INPUT, prepared_schema
-from batchwright.write.export import export_results
+from batchwright.write.export import Committed, FileOptions, export_files
+from batchwright.write.folder import LocalFolder
 from batchwright.write.parts import build_part, encode_part, summarise
+
+ROWS = {field.name for field in fields(Committed)}
 
 
 class Folder:
@@ -89,12 +93,13 @@ def rejections(rows: Sequence[int], inputs: pa.Array) -> pa.Table:
 
 
 def export(folder: Folder, out: Path, parts: Sequence[Receipt], **settings: Any) -> list[Path]:
-    usual: dict[str, Any] = {
-        "rejected": [],
-        "format": "parquet",
-        "input_type": JSON_INPUT,
-        "column_kinds": {"q": {"string"}},
-        "columns": "all",
-        "target_file_bytes": 10**9,
-    }
-    return export_results(parts=parts, storage=folder, out_dir=out, **{**usual, **settings})
+    rows = {name: settings.pop(name) for name in ROWS if name in settings}
+    usual = {"rejected": [], "input_type": JSON_INPUT, "column_kinds": {"q": {"string"}}}
+    rejected = rows.get("rejected")
+    if isinstance(rejected, Iterator):
+        rows["rejected"] = list(rejected)
+    committed = Committed(parts=parts, storage=folder, **{**usual, **rows})
+    options = {"target_file_bytes": 10**9, **settings}
+    if options.get("format", "parquet") != "parquet":
+        options = {"compression": "none", **options}
+    return export_files(committed, LocalFolder(out), FileOptions(**options))

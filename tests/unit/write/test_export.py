@@ -52,7 +52,11 @@ def test_every_row_has_one_line_in_input_order(folder: Folder, tmp_path: Path) -
     (path,) = export(folder, tmp_path / "out", parts, rejected=iter(rejected), total_rows=6)
     table = pq.read_table(path)
     assert path.name == "results-00000.parquet"
-    assert sorted(p.name for p in path.parent.iterdir()) == ["_SUCCESS", path.name]
+    assert sorted(p.name for p in path.parent.iterdir()) == [
+        ".manifest.json",
+        "_SUCCESS",
+        path.name,
+    ]
     assert table.column_names == [*CONTRACT_NAMES, "q"]
     assert table.column("row").to_pylist() == list(range(6))
     assert table.column("status").to_pylist() == [
@@ -316,7 +320,11 @@ def test_files_close_at_the_target_size_and_stale_ones_go(folder: Folder, tmp_pa
     common["format"] = "parquet"
     paths = export(folder, out, [part], **common, target_file_bytes=20_000)
     assert len(paths) > 1
-    assert {path.name for path in out.iterdir()} == {"_SUCCESS", *(path.name for path in paths)}
+    assert {path.name for path in out.iterdir()} == {
+        ".manifest.json",
+        "_SUCCESS",
+        *(path.name for path in paths),
+    }
     assert pq.read_table(paths).column("row").to_pylist() == list(range(rows))
 
 
@@ -333,8 +341,8 @@ def test_a_full_disk_names_the_path(
 ) -> None:
     part = store(folder, 0, prepared(['{"q": "x"}']), [0])
     monkeypatch.setattr(
-        "batchwright.write.files.ResultFolder.open",
-        lambda self: Path("/dev/full").open("wb", buffering=0),  # noqa: SIM115
+        "batchwright.write.folder.LocalFolder.open",
+        lambda self, name: Path("/dev/full").open("wb", buffering=0),  # noqa: SIM115
     )
     with pytest.raises(StorageError, match=r"cannot write .*results-00000.*No space left"):
         export(folder, tmp_path / "out", [part], total_rows=1, format=format)

@@ -234,7 +234,7 @@ def test_the_same_run_gives_the_same_bytes_and_leaves_nothing_else(
     others = {"format": "jsonl", "columns": "none", "rejected": rejected}
     export(folder, out, [receipt], total_rows=3, **others)
     write(folder, out, receipt, 3, rejected=rejected)
-    names = {"_SUCCESS", "results-output.jsonl", "results-errors.jsonl"}
+    names = {".manifest.json", "_SUCCESS", "results-output.jsonl", "results-errors.jsonl"}
     assert {path.name for path in out.iterdir()} == names
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     write(folder, out, receipt, 3, rejected=rejected)

@@ -1,0 +1,59 @@
+"""The command `export`: results again, elsewhere, or in another form."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from batchwright.cli import render
+from batchwright.cli.arguments import AsJson, OutDir, OutFormat, RunDir
+from batchwright.cli.ending import ending
+
+_OUTPUT = "output."
+
+
+def export(
+    run_dir: RunDir,
+    output: OutDir = None,
+    output_format: OutFormat = None,
+    compression: Annotated[
+        str | None, typer.Option("--compression", help="zstd, gzip, snappy, lz4 or none.")
+    ] = None,
+    order: Annotated[
+        str | None, typer.Option("--order", help="input, or any: not sorted, so faster.")
+    ] = None,
+    partition_by: Annotated[
+        list[str] | None,
+        typer.Option("--partition-by", help="Column whose values name folders; may be repeated."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Any key of the section output: output.target_file_mb=512."),
+    ] = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Write the results of a finished run again, elsewhere or in another format."""
+    from pathlib import Path
+
+    from batchwright import pipeline
+    from batchwright.config.load import parse_settings
+    from batchwright.core.errors import JobError
+
+    with ending(as_json=as_json):
+        options: dict[str, Any] = {
+            "output.path": None if output is None else str(Path(output).absolute()),
+            "output.format": output_format,
+            "output.compression": compression or ("auto" if output_format else None),
+            "output.order": order,
+            "output.partition_by": partition_by or ([] if output_format else None),
+        }
+        options = {key: value for key, value in options.items() if value is not None}
+        options |= parse_settings(settings or [])
+        for key in options:
+            if not key.startswith(_OUTPUT):
+                raise JobError(
+                    f"--set {key}: the rows are computed already", "Only output.… can be set here."
+                )
+        files = pipeline.export(run_dir, options, render.written_lines())
+        render.show_files(files, as_json=as_json)
