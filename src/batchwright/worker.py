@@ -144,7 +144,7 @@ class Worker:
                 return False
             if not self._queue.ordered and rows_are_coming(self._storage):
                 return True
-            stop.wait(0.05)
+            stop.wait(self._storage.seldom(0.05))
         raise Stopped("stopped before the engine was started")
 
     def _loop(self, stop: threading.Event) -> None:

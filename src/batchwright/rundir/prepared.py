@@ -74,7 +74,8 @@ def reading(file: str) -> Iterator[None]:
 
 def _open(storage: Storage, file: str, columns: Sequence[str]) -> pa.ipc.RecordBatchFileReader:
     local = storage.local_path(file)
-    source = pa.py_buffer(storage.read(file)) if local is None else pa.memory_map(str(local))
+    # From an object store it is read as a whole: the next chunks lie in it too.
+    source = pa.py_buffer(storage.read_kept(file)) if local is None else pa.memory_map(str(local))
     if not columns:
         return pa.ipc.open_file(source)
     schema = pa.ipc.open_file(source).schema

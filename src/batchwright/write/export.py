@@ -13,6 +13,8 @@ from batchwright.config.job import ResultFormat
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
 from batchwright.core.tasks import GENERATE, TaskSettings
+from batchwright.rundir.locations import Location
+from batchwright.write.bucket_folder import ResultBucket
 from batchwright.write.files import JsonlWriter, ParquetWriter, ResultFolder, ResultWriter
 from batchwright.write.json_input import mixed_numbers, wide_integers
 from batchwright.write.merge import PartStorage, input_arrays, windows
@@ -31,7 +33,7 @@ def export_results(
     parts: Sequence[Receipt],
     rejected: Iterable[pa.Table],
     storage: PartStorage,
-    out_dir: Path,
+    out_dir: Location,
     format: ResultFormat,
     input_type: pa.DataType,
     column_kinds: Mapping[str, Collection[str]],
@@ -40,7 +42,7 @@ def export_results(
     total_rows: int,
     task: TaskSettings = GENERATE,
     responses: Responses | None = None,
-) -> list[Path]:
+) -> list[Location]:
     """Write every row of the input exactly once, in order, and return the files.
 
     Equal rows give equal bytes, whatever the chunks, the parts and the order of commits were.
@@ -49,7 +51,7 @@ def export_results(
         parts: receipts of all generations, in any order; the newest outcome of a row wins.
         rejected: tables with row, id, error_code, error and input, in order of rows.
         storage: where the parts are.
-        out_dir: folder of the results; made if it does not exist.
+        out_dir: folder of the results, made if it does not exist; or `s3://bucket/folder`.
         format: `parquet` or `jsonl`; others need `responses`.
         input_type: type of the column `input` of the parts.
         column_kinds: JSON kinds seen in each column over the whole data, in order of appearance.
@@ -64,7 +66,7 @@ def export_results(
         StorageError, JobError: a file cannot be read or written; no row has one of `columns`.
     """
     kept = list(rejected) if isinstance(rejected, Iterator) else rejected  # gone through twice
-    folder = ResultFolder(out_dir, f".{format}" if responses is None else ".jsonl")
+    folder = _folder(out_dir, f".{format}" if responses is None else ".jsonl")
     schema = part_schema(input_type, task)
     writer: ResultWriter
     if responses is None:
@@ -78,9 +80,17 @@ def export_results(
     return _write(writer, folder, partial(windows, parts, kept, storage, schema, total_rows))
 
 
+def _folder(out_dir: Location, suffix: str) -> ResultFolder:
+    return (
+        ResultFolder(out_dir, suffix)
+        if isinstance(out_dir, Path)
+        else ResultBucket(out_dir, suffix)
+    )
+
+
 def _write(
     writer: ResultWriter, folder: ResultFolder, tables: Callable[[Path], Iterator[pa.Table]]
-) -> list[Path]:
+) -> list[Location]:
     """Write tables that need a scratch folder, and return the files once all are there."""
     with _closed_or_aborted(writer), folder.scratch() as scratch:
         for table in tables(scratch):

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from batchwright.core.errors import StorageError
+from batchwright.rundir.locations import Location
 from batchwright.write.results import ResultShape
 from batchwright.write.vectors import result_encoding
 
 _ROW_GROUP_ROWS = 65_536
 _ROW_GROUP_BYTES = 32 * 2**20
 
-_SUCCESS = "_SUCCESS"
+SUCCESS = "_SUCCESS"
 _PREFIX = "results-"
 _SCRATCH_PREFIX = ".sorting-"
 
@@ -41,11 +42,11 @@ class ResultFolder:
 
     def __init__(self, folder: Path, suffix: str) -> None:
         self.folder = folder
-        self.finished: list[Path] = []
+        self.finished: list[Location] = []
         self._suffix = suffix
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / _SUCCESS).unlink(missing_ok=True)
+            (folder / SUCCESS).unlink(missing_ok=True)
             for stale in folder.glob(f".{_PREFIX}*"):
                 stale.unlink()
             for stale in folder.glob(f"{_SCRATCH_PREFIX}*"):
@@ -103,7 +104,7 @@ class ResultFolder:
                 if path not in self.finished:
                     path.unlink()
             _sync_folder(self.folder)
-            (self.folder / _SUCCESS).touch()
+            (self.folder / SUCCESS).touch()
             _sync_folder(self.folder)
 
 

@@ -19,7 +19,7 @@ from tests.unit.rundir.small_runs import prompts, small_run, write_rows
         ("data/reviews/*.parquet", "reviews"),
         ("data/part-?.csv", "data"),
         ("/a/b[12].jsonl", "a"),
-        ("s3://bucket/reviews/", "reviews"),
+        ("s3://bucket/reviews/*", "reviews"),
     ],
 )
 def test_a_run_is_named_after_its_data(source: str, name: str) -> None:
