@@ -290,7 +290,7 @@ class Worker:
         oldest = [[row, round(age_s, 1)] for row, age_s in self._oldest]
         engine = _as_json(self._engine)
         state = {"role": "infer", **self._tally.as_json(), "work": self._work}
-        return {**state, "oldest": oldest, "engine": engine}
+        return {**state, "in_flight": len(self._owner), "oldest": oldest, "engine": engine}
 
 
 def _as_json(engine: EngineInfo | None) -> dict[str, Any] | None:

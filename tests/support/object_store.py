@@ -23,6 +23,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
+BUCKET = "tests"
 KEY, SECRET = "testkey", "testsecret"
 
 START_S = 60.0
@@ -49,18 +50,14 @@ class ObjectStore:
             "AWS_SECRET_ACCESS_KEY": SECRET,
         }
 
-    def new_bucket(self) -> str:
-        """The address of an empty bucket; the server makes it with its first object."""
-        name = f"test-{uuid.uuid4().hex[:12]}"
-        store = self.store(name)
-        _until(lambda: obstore.put(store, "first", b""), START_S)
-        obstore.delete(store, "first")
-        return f"s3://{name}"
+    def new_place(self) -> str:
+        """The address of an empty folder. All are in one bucket: each has volumes of its own."""
+        return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
 
-    def store(self, bucket: str) -> S3Store:
-        """Client of a bucket that knows nothing of the product."""
+    def client(self) -> S3Store:
+        """A client of the bucket that knows nothing of the product."""
         return S3Store(
-            bucket, endpoint=self.url, region="us-east-1", access_key_id=KEY,
+            BUCKET, endpoint=self.url, region="us-east-1", access_key_id=KEY,
             secret_access_key=SECRET, client_options={"allow_http": True},
         )  # fmt: skip
 
@@ -90,7 +87,7 @@ def object_store(program: str) -> Iterator[ObjectStore]:
         *(f"{name}={port}" for name, port in zip(_PORTS, ports, strict=True)),
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_die_with_parent)  # noqa: PLW1509
+        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_die_with_parent)
     store = ObjectStore(f"http://127.0.0.1:{ports[_PORTS.index('-s3.port')]}")
     try:
         _until_up(store, process, folder / "log")
@@ -118,7 +115,7 @@ def _free_ports(count: int) -> list[int]:
 def _until_up(store: ObjectStore, process: subprocess.Popen[bytes], log: Path) -> None:
     def is_up() -> None:
         assert process.poll() is None, log.read_text(errors="replace")[-2000:]
-        store.new_bucket()
+        obstore.put(store.client(), "first", b"")  # makes the bucket
 
     _until(is_up, START_S)
 

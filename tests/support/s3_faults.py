@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -53,18 +54,29 @@ class FaultyProxy:
         url = URL(self.target + request.raw_path, encoded=True)
         # The signature is over the host that the client knows.
         headers = {k: v for k, v in request.headers.items() if k.lower() != "transfer-encoding"}
-        async with self._session.request(
-            request.method, url, data=raw or None, headers=headers, allow_redirects=False
-        ) as answer:
-            body = await answer.read()
-            kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP_BY_HOP}
-            status = answer.status
+        try:
+            async with self._session.request(
+                request.method,
+                url,
+                data=io.BytesIO(raw) if raw else None,
+                headers=headers,
+                allow_redirects=False,
+            ) as answer:
+                body = await answer.read()
+                kept = {k: v for k, v in answer.headers.items() if k.lower() not in _HOP_BY_HOP}
+                status = answer.status
+        except (aiohttp.ClientError, OSError) as error:
+            self.did[f"server: {type(error).__name__}"] += 1
+            return self._cut(request)
         if fault == "cut after":
             return self._cut(request)
         if fault == "half" and len(body) > 1:
             return await self._half(request, status, kept, body)
         if request.method == "HEAD":
-            return web.Response(status=status, headers={**kept, "Content-Length": answer.headers.get("Content-Length", "0")})
+            return web.Response(
+                status=status,
+                headers={**kept, "Content-Length": answer.headers.get("Content-Length", "0")},
+            )
         return web.Response(status=status, headers=kept, body=body)
 
     async def _half(

@@ -40,6 +40,16 @@ def ordered_receipt(storage: Storage, part: OrderedPart) -> PreparedReceipt:
     return receipt
 
 
+def ordered_receipts(storage: Storage, parts: Sequence[OrderedPart]) -> list[PreparedReceipt]:
+    """Receipts of many prepared parts. Raises StorageError if one is gone."""
+    if storage.is_local:
+        return [ordered_receipt(storage, part) for part in parts]
+    paths = [layout.prepared_receipt(part.split, part.part) for part in parts]
+    bodies = storage.read_each(paths)
+    found = zip(bodies, paths, strict=True)
+    return [artifacts.load(PreparedReceipt, body, path) for body, path in found]
+
+
 def rows_are_coming(storage: Storage) -> bool:
     """Whether a prepared part holds a row that will run."""
     for name in storage.names(layout.PREPARED):

@@ -12,7 +12,12 @@ from batchwright.core.records import Receipt
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Rows that came out of an engine and are in no part that counts, and their output tokens."""
+    """Rows that an engine computed, wholly or in part, and that count in no part.
+
+    Attributes:
+        rows: how many.
+        tokens: output tokens of those that were whole.
+    """
 
     rows: int = 0
     tokens: int = 0
@@ -49,6 +54,9 @@ def wasted(workers: Iterable[Mapping[str, Any]], *, complete: bool) -> Waste:
     """
     over = [one for one in workers if complete or one.get("ended")]
     return Waste(
-        rows=sum(max(0, one.get("rows", 0) - one["rows_counted"]) for one in over),
+        rows=sum(
+            max(0, one.get("rows", 0) + one.get("in_flight", 0) - one["rows_counted"])
+            for one in over
+        ),
         tokens=sum(max(0, one.get("completion_tokens", 0) - one["tokens_counted"]) for one in over),
     )

@@ -14,10 +14,11 @@ from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
 from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.rundir.locations import Location
+from batchwright.write.ahead import PartStorage
 from batchwright.write.bucket_folder import ResultBucket
 from batchwright.write.files import JsonlWriter, ParquetWriter, ResultFolder, ResultWriter
 from batchwright.write.json_input import mixed_numbers, wide_integers
-from batchwright.write.merge import PartStorage, input_arrays, windows
+from batchwright.write.merge import input_arrays, windows
 from batchwright.write.openai_batch import LINE, BatchWriter
 from batchwright.write.response_bodies import Responses
 from batchwright.write.results import Columns, ResultShape, make_shape

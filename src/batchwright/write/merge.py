@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from batchwright.core.errors import StorageError, VerifyError
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN
+from batchwright.write.ahead import PartStorage, ReadAhead
 from batchwright.write.parts import Rows, name_rows
 
 # Windows begin at multiples of this, counted in rows of the input: whatever the parts were, the
@@ -25,16 +26,6 @@ WINDOW_ROWS = 1024
 _GENERATION = "generation"
 
 _SORT_MEMORY = "256MB"
-
-
-class PartStorage(Protocol):
-    """What reading parts needs of a run directory."""
-
-    def read(self, path: str) -> bytes:
-        """The whole file. Raises StorageError."""
-
-    def local_path(self, path: str) -> Path | None:
-        """Where the file lies on this machine, or None."""
 
 
 def windows(
@@ -73,8 +64,9 @@ def windows(
 
 def input_arrays(parts: Sequence[Receipt], storage: PartStorage) -> Iterator[pa.Array]:
     """The column `input` of every part, in pieces, in no order of rows."""
+    ahead = ReadAhead(storage, [part.file for part in parts])
     for part in parts:
-        for batch in read_batches(storage, part.file, [INPUT_COLUMN]):
+        for batch in read_batches(ahead, part.file, [INPUT_COLUMN]):
             yield batch.column(0)
 
 
@@ -112,8 +104,9 @@ def _follow_each_other(parts: list[Receipt]) -> bool:
 def _one_after_the_other(
     parts: list[Receipt], storage: PartStorage, schema: pa.Schema
 ) -> Iterator[pa.Table]:
+    ahead = ReadAhead(storage, [part.file for part in parts])
     for part in parts:
-        for batch in read_batches(storage, part.file):
+        for batch in read_batches(ahead, part.file):
             yield _conform(pa.Table.from_batches([batch]), schema)
 
 
@@ -158,11 +151,12 @@ def _all_generations(connection: Any, files: dict[int, list[str]]) -> Any:
 def _local_files(parts: list[Receipt], storage: PartStorage, scratch: Path) -> dict[int, list[str]]:
     """Names by generation, safe for DuckDB, which takes `*`, `?` and `[` as a pattern."""
     files: dict[int, list[str]] = {}
+    ahead = ReadAhead(storage, [part.file for part in parts])
     for number, part in enumerate(parts):
         path = storage.local_path(part.file)
         if path is None:
             path = scratch / f"{number}.parquet"
-            path.write_bytes(storage.read(part.file))
+            path.write_bytes(ahead.read(part.file))
         files.setdefault(part.generation, []).append(_without_pattern(str(path)))
     return files
 
