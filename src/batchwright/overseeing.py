@@ -83,14 +83,16 @@ class Overseer:
 
     def _run(self) -> None:
         self._ledger.refresh()
-        while not self._done.wait(self._storage.seldom(LOOK_EVERY_S)):
+        while True:
             try:
                 self.look()
-            except StorageError:  # the work itself will meet it too, and knows what to do
-                continue
             except TooManyFailures as error:
                 self.error = error
                 self._stop.set()
+                return
+            except StorageError:  # the work itself will meet it too, and knows what to do
+                pass
+            if self._done.wait(self._storage.seldom(LOOK_EVERY_S)):
                 return
 
     def look(self) -> None:

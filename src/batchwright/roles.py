@@ -35,6 +35,7 @@ from batchwright.worker import Worker
 
 # While no split is free, other workers' claims are looked at this often.
 LOOK_AGAIN_S = 0.5
+LONGEST_PAUSE_S = 10.0
 
 Role = Callable[[Storage, Manifest, Job, str, threading.Event], None]
 
@@ -126,6 +127,7 @@ def prepare(
         preparer = Preparer(storage, manifest, job, job_tokenizer(job))
         queue = SplitQueue(storage, ledger, manifest.splits)
         sequencer: Sequencer | None = None
+        idle = 0
         while not stop.is_set():
             if sequencer is None and ledger.claim(layout.ORDER_UNIT):
                 sequencer = Sequencer(storage, manifest)
@@ -136,8 +138,18 @@ def prepare(
             advanced = sequencer.advance() if sequencer else bool(order.refresh_order())
             if order.ordered or (sequencer and sequencer.finished):
                 return
-            if split is None and not advanced:
-                stop.wait(storage.seldom(LOOK_AGAIN_S))
+            idle = 0 if split is not None or advanced else idle + 1
+            if idle:
+                stop.wait(_pause_s(storage, 0 if sequencer else idle))
+
+
+def _pause_s(storage: Storage, idle: int) -> float:
+    """In an object store each look has its price: who waits in vain waits longer and longer.
+
+    But whoever puts rows in order must see soon that engines need more.
+    """
+    first_s = storage.seldom(LOOK_AGAIN_S)
+    return first_s if storage.is_local else min(first_s * 1.5 ** min(idle, 9), LONGEST_PAUSE_S)
 
 
 def _prepare_split(

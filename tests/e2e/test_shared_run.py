@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.rundir import layout
+from batchwright.rundir.ledger import Roster
 from batchwright.rundir.storage import Storage
 from tests.e2e.command import call
 from tests.support.object_store import ObjectStore, with_environment
@@ -98,6 +99,8 @@ def test_what_a_cluster_does_to_workers(
             crew.end()
         seconds = time.monotonic() - began
         status = prove(bucket, rows)
+    for name, state in Roster(run).read().items():
+        print(name, {key: state.get(key) for key in ("role", "rows", "in_flight", "beat", "ended")})  # noqa: T201
     print(f"\n{rows} rows in {seconds:.0f} s; wasted {status['wasted_rows']} rows; {proxy.did}")
     assert int(str(status["wasted_rows"])) > 0
     assert not share or min(proxy.did[kind] for kind in ("cut before", "cut after", "half")) > 0
