@@ -198,12 +198,15 @@ ROLES: dict[str, Role] = {"infer": infer, "pilot": pilot, "prepare": prepare, "b
 
 def _report(storage: Storage, job: Job, name: str, error: BatchwrightError) -> None:
     ledger = Ledger(storage, name, SystemClock(), job.run.lease_s)
+    # Its counters stay: they tell what was done in vain.
+    last = read_heartbeat(storage, name)
+    counters = {key: value for key, value in last.items() if key not in ledger.own_fields}
     body: dict[str, Any] = {
         "kind": type(error).__name__,
         "message": error.message,
         "hint": error.hint,
     }
-    ledger.heartbeat({"error": body}, ended=True)
+    ledger.heartbeat({**counters, "error": body}, ended=True)
 
 
 def stop_with_parent(stop: threading.Event) -> None:

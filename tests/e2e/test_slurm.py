@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from batchwright import pipeline
 from batchwright.rundir.storage import Storage
-from tests.e2e.command import call
 from tests.support.shared_run import Crew, all_ids, wait_for_receipts, write_job, write_rows
 
 
@@ -33,7 +33,8 @@ def test_a_task_that_is_preempted_and_requeued(crew: Crew, tmp_path: Path) -> No
     crew.add()
     assert crew.wait([1], 90) == [0], crew.said(1)
     assert "rows are done" in crew.said(1), "it has gone on"
-    status = call("status", tmp_path / "run")
-    assert (status["complete"], status["ok"], status["workers"]) == (True, rows, [])
-    assert call("verify", tmp_path / "run")["passed"]
+    counts, workers = pipeline.status(tmp_path / "run")
+    assert (counts.complete, counts.ok) == (True, rows)
+    assert all(worker["ended"] for worker in workers)
+    assert pipeline.verify(tmp_path / "run").passed
     assert all_ids(Storage(tmp_path / "out")) == [f"r{number}" for number in range(rows)]

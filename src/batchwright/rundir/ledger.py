@@ -101,6 +101,11 @@ class Ledger:
             }
             self.storage.put(layout.heartbeat(self.worker), orjson.dumps(body))
 
+    @property
+    def own_fields(self) -> set[str]:
+        """What each heartbeat has besides the worker's own state."""
+        return {*self._identity, "beat", "at", "ended"}
+
     def claim(self, unit: str) -> bool:
         """Take a unit; False while another living worker holds it."""
         epoch = self._newest.get(unit, -1) + 1
