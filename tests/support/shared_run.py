@@ -127,6 +127,19 @@ def wait_for_receipts(storage: Storage, count: int, seconds: float, crew: Crew) 
         time.sleep(0.2)
 
 
+def first_at_work(storage: Storage, crew: Crew, seconds: float) -> int:
+    """Number of a worker that has rows in its engine."""
+    deadline = time.monotonic() + seconds
+    roster = Roster(storage)
+    numbers = {worker.pid: number for number, worker in enumerate(crew.workers)}
+    while True:
+        for state in roster.read().values():
+            if state.get("in_flight") and state.get("pid") in numbers:
+                return numbers[state["pid"]]
+        assert time.monotonic() < deadline, [crew.said(n) for n in range(len(crew.workers))]
+        time.sleep(0.1)
+
+
 def wait_until_all_work(storage: Storage, crew: Crew, seconds: float) -> None:
     """Until every worker has rows in its engine."""
     deadline = time.monotonic() + seconds
