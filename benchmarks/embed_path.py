@@ -31,7 +31,7 @@ from batchwright.engines.process import EngineProcess
 from batchwright.engines.wire import pack_outcomes, pack_requests, unpack_outcomes, unpack_requests
 from batchwright.equipment import engine_settings, job_tokenizer
 from batchwright.order import Sequencer
-from batchwright.pipeline import finish
+from batchwright.deliver import write_results
 from batchwright.prepare import Preparer
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.manifest import Manifest, open_manifest
@@ -118,7 +118,7 @@ def run_fake(storage: Storage, manifest: Manifest, job: Job, rows: int) -> None:
     clock = SystemClock()
     worker = Worker(storage, job, "infer-1", clock, Supervisor(make_engine, settings), tokenizer)
     timed("worker with commits (not the engine)", rows, lambda: worker.run(threading.Event()))
-    (path,) = timed("results in Parquet", rows, lambda: finish(storage, manifest, job))
+    (path,) = timed("results in Parquet", rows, lambda: write_results(storage, manifest, job))
     print(f"{'':34} {path.stat().st_size / rows:8.0f} bytes a row in the results")
 
 

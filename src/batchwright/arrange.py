@@ -34,7 +34,7 @@ from batchwright.rundir.prepared import record_batches
 from batchwright.rundir.regroup import Regrouper
 from batchwright.rundir.storage import Storage
 
-# Where grouping puts down what does not fit in memory, in `prepared/`.
+# Where grouping puts down what does not fit in memory: in `prepared/`, or on a disk of this machine.
 SCRATCH = ".grouping-"
 
 GPU_BLOCK_SIZE = 16
@@ -67,9 +67,7 @@ class Arrangement:
         self._waiting = list(waiting)
         self._by = by
         self._block_size = block_size
-        folder = storage.local_path(layout.PREPARED)
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+        folder = storage.local_folder(layout.PREPARED)
         self._scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
         self._keys = KeyFile(self._scratch)
         self._tally = PrefixTally(block_size, _FOLLOWED_BLOCKS)
@@ -219,10 +217,8 @@ def remove_leftovers(storage: Storage, batches: Sequence[OrderBatch]) -> None:
         path = f"{layout.PREPARED}/{name}"
         if name.startswith("grouped-") and path not in named:
             storage.delete(path)
-    folder = storage.local_path(layout.PREPARED)
-    if folder is not None:
-        for left in folder.glob(f"{SCRATCH}*"):
-            shutil.rmtree(left, ignore_errors=True)
+    for left in storage.local_folder(layout.PREPARED).glob(f"{SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def block_size(manifest: Manifest) -> int:

@@ -26,6 +26,7 @@ from batchwright.k8s.schema import schema_problems
 from batchwright.k8s.standing import Standing, standing
 from batchwright.k8s.workload import CONFIG_DIR, Workload, make_workload, object_name
 from batchwright.plan.gpus import find_gpu
+from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import existing_run
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
@@ -59,7 +60,7 @@ class RunProgress:
 
 
 def render(
-    job: Job, run_dir: Path, stop: threading.Event, say: Callable[[int], None]
+    job: Job, run_dir: Location, stop: threading.Event, say: Callable[[int], None]
 ) -> tuple[Workload, list[Manifest]]:
     """Every manifest of a job, checked.
 
@@ -111,7 +112,7 @@ def _given_parallel(job: Job) -> int | None:
 
 
 def _planned_parallel(
-    job: Job, run_dir: Path, stop: threading.Event, say: Callable[[int], None]
+    job: Job, run_dir: Location, stop: threading.Event, say: Callable[[int], None]
 ) -> int:
     if not job.hardware.gpu:
         raise JobError(
@@ -242,7 +243,7 @@ def look(cluster: Cluster, job: Job) -> Standing:
     return standing(mains, pods, cluster.find("Event"))
 
 
-def run_progress(run_dir: Path) -> tuple[RunProgress | None, str]:
+def run_progress(run_dir: Location) -> tuple[RunProgress | None, str]:
     """Rows done, rate and time left by the run directory; or None, and why it cannot be said."""
     try:
         storage, _ = existing_run(run_dir)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,20 +22,19 @@ from batchwright.executors.local import (
     share_gpus,
     visible_gpus,
 )
+from batchwright.progress import Rate, expected_rows
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
 from batchwright.rundir.heartbeat import reported_error
 from batchwright.rundir.ledger import new_worker_name, read_heartbeat
+from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
 from batchwright.verdict import judge_rows
 
 LOOK_EVERY_S = 0.25
-
-# The rate is taken over this long, so that it follows the run but does not jump.
-RATE_WINDOW_S = 30.0
 
 # Finished workers need a moment to leave; nobody waits for them longer than this.
 LEAVE_S = 10.0
@@ -58,7 +56,7 @@ class Progress:
         notes: what is new to say, a line each.
     """
 
-    run_dir: Path
+    run_dir: Location
     counts: Counts
     rows_expected: int
     rows_done: int
@@ -132,7 +130,7 @@ def drive(
         while not driver.look():
             progress = driver.progress()
             watch(replace(progress, notes=tuple(judge(driver.state, progress))))
-            if stop.wait(LOOK_EVERY_S):
+            if stop.wait(storage.seldom(LOOK_EVERY_S)):
                 raise errors.Stopped(
                     "before the end", "Run the same command again: it goes on where it stopped."
                 )
@@ -158,8 +156,8 @@ class _Driver:
         self.state = RunState(storage)
         self._clock = SystemClock()
         self._events = Events(storage, new_worker_name("driver"), self._clock)
-        log_dir = storage.local_path(layout.LOGS) or Path("logs")
-        self._executor = LocalExecutor(storage.root, log_dir)
+        self._logs = storage.local_folder(layout.LOGS)
+        self._executor = LocalExecutor(storage.location, self._logs)
         self._names: list[str] = []
         self._cards: list[str | None] = [None]
         self._layers: list[list[str]] = []
@@ -167,7 +165,7 @@ class _Driver:
         self._growth = Growth(1)
         self._deaths = 0
         self._done_at_death = -1
-        self._rate = _Rate()
+        self._rate = Rate()
 
     def start(self) -> None:
         self._look_at_files()
@@ -230,7 +228,7 @@ class _Driver:
         eta_s = left / rows_per_s if rows_per_s and phase == "running" else None
         self._grow(infer, eta_s)
         return Progress(
-            run_dir=self._storage.root,
+            run_dir=self._storage.place,
             counts=counts,
             rows_expected=expected,
             rows_done=done,
@@ -253,6 +251,7 @@ class _Driver:
 
     def close(self) -> None:
         self._executor.cancel(self._job.run.grace_s + LEAVE_S)
+        self._storage.flush_logs()
 
     def _start(self, role: str, gpus: str | None = None) -> str:
         name = new_worker_name(role)
@@ -298,8 +297,7 @@ class _Driver:
         self._start(ended.role, ended.gpus)
 
     def _log(self, ended: Ended) -> Path:
-        name = f"{layout.LOGS}/{ended.name}.log"
-        return self._storage.local_path(name) or Path(name)
+        return self._logs / f"{ended.name}.log"
 
     def _judge_rows(self, counts: Counts) -> None:
         # A retry begins with failed rows only: its first pass has been judged.
@@ -309,31 +307,7 @@ class _Driver:
     def _rows_expected(self, counts: Counts) -> int:
         if self._goal is THE_PILOT:
             return sum(chunk.num_rows for chunk in self.state.pilot) + counts.rejected
-        if counts.ordered:
-            return counts.rows
-        ordered = {part.split for batch in self.state.batches for part in batch.parts}
-        if not ordered:
-            return 0
-        estimate = counts.rows * len(self._manifest.splits) // len(ordered)
-        limit = self._job.input.limit
-        return estimate if limit is None else min(estimate, limit)
-
-
-class _Rate:
-    """Rows and tokens per second over the last while."""
-
-    def __init__(self) -> None:
-        self._readings: deque[tuple[float, int, int]] = deque()
-
-    def add(self, now: float, rows: int, tokens: int) -> tuple[float, float]:
-        self._readings.append((now, rows, tokens))
-        while now - self._readings[0][0] > RATE_WINDOW_S and len(self._readings) > 2:
-            self._readings.popleft()
-        start, first_rows, first_tokens = self._readings[0]
-        seconds = now - start
-        if seconds <= 0:
-            return 0.0, 0.0
-        return max(0, rows - first_rows) / seconds, max(0, tokens - first_tokens) / seconds
+        return expected_rows(self.state, counts, self._manifest, self._job)
 
 
 def _last_line(log: Path) -> str:

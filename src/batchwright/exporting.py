@@ -9,12 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from batchwright.config.job import Job
+from batchwright.core.errors import JobError
 from batchwright.core.records import OrderBatch
 from batchwright.responding import responses_of
+from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.rejected import RejectedRows, column_kinds
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
+from batchwright.write.bucket_folder import ResultBucket
 from batchwright.write.export import Committed, FileOptions, Say, export_files
 from batchwright.write.folder import LocalFolder, ResultStore
 from batchwright.write.lakes import LAKES, LakeOptions
@@ -53,10 +56,10 @@ def export_run(
     storage: Storage,
     manifest: Manifest,
     state: RunState,
-    out_dir: Path,
+    out_dir: Location,
     job: Job,
     say: Say | None = None,
-) -> list[Path]:
+) -> list[Location]:
     """Write the results of a finished run.
 
     Args:
@@ -72,6 +75,11 @@ def export_run(
     """
     committed = committed_rows(storage, manifest, state)
     if job.output.format in LAKES:
+        if not isinstance(out_dir, Path):
+            raise JobError(
+                f"output.path: a table ({job.output.format}) is made in a folder, not in {out_dir}",
+                "Write Parquet there, which lakes can take over; or export to a folder.",
+            )
         return [_to_lake(committed, out_dir, job, say)]
     options = FileOptions(
         format=job.output.format,
@@ -86,9 +94,9 @@ def export_run(
     return export_files(committed, result_store(out_dir), options, say)
 
 
-def result_store(out_dir: Path) -> ResultStore:
+def result_store(out_dir: Location) -> ResultStore:
     """The store of a place for results."""
-    return LocalFolder(out_dir)
+    return LocalFolder(out_dir) if isinstance(out_dir, Path) else ResultBucket(out_dir)
 
 
 def _to_lake(committed: Committed, out_dir: Path, job: Job, say: Say | None) -> Path:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from batchwright.core.errors import JobError
 from batchwright.exporting import committed_rows
+from batchwright.rundir.locations import Location, location_of
 from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
@@ -37,11 +38,11 @@ class OpenedRun:
         """Open a run.
 
         Raises:
-            JobError: the folder holds no run.
+            JobError: the place holds no run.
         """
         self._storage: Storage
         self._manifest: Manifest
-        self._storage, self._manifest = existing_run(Path(run_dir))
+        self._storage, self._manifest = existing_run(location_of(str(run_dir)))
         self._state = RunState(self._storage)
         self.refresh()
 
@@ -51,9 +52,9 @@ class OpenedRun:
         return f"<run {self.path}: {state}, {counts.settled} of {counts.rows} rows>"
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Location:
         """The run directory."""
-        return self._storage.root
+        return self._storage.place
 
     @property
     def job(self) -> dict[str, Any]:

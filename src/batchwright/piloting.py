@@ -82,7 +82,7 @@ def pilot_report(
     if not measure.rows or not measure.slices:
         raise JobError(
             "no row of the pilot has an answer",
-            f"Look at {storage.root / layout.LOGS} and at the failures: batchwright status RUN.",
+            f"Look at {storage.location}/{layout.LOGS} and at the failures: batchwright status RUN.",
         )
     replicas = num_replicas(manifest, job)
     in_pilot = sum(chunk.num_rows for chunk in state.pilot)
@@ -216,7 +216,7 @@ def _gauges(storage: Storage, worker: str) -> tuple[float, int]:
 
 
 def _telemetry(storage: Storage, worker: str) -> list[dict[str, Any]]:
-    raw = storage.read_if_there(layout.telemetry(worker)) or b""
+    raw = storage.read_log(layout.telemetry(worker))
     return [orjson.loads(line) for line in raw.splitlines()]
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -19,10 +17,20 @@ from batchwright.check import Validation, check_rows
 from batchwright.coherence import check_engine
 from batchwright.config.job import Job
 from batchwright.config.load import make_job
-from batchwright.core.errors import FAILURE_CODES, InputError, JobError, StorageError, VerifyError
+from batchwright.core.errors import FAILURE_CODES, JobError
 from batchwright.core.pilot import PilotReport
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
+from batchwright.deliver import (
+    Summary,
+    check_writable,
+    complete_state,
+    conclude,
+    finish,
+    in_charge,
+    read_state,
+    results_dir,
+)
 from batchwright.drive import THE_PILOT, Progress, drive
 from batchwright.exporting import export_run, first_pass
 from batchwright.hardware import usable_cores
@@ -32,39 +40,18 @@ from batchwright.profiling import choose_processes, profile_rows
 from batchwright.promise import Promise, with_pilot
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
-from batchwright.rundir.ledger import read_heartbeat
+from batchwright.rundir.ledger import Roster
+from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.rejected import RejectedRows
-from batchwright.rundir.state import Counts, RunState
+from batchwright.rundir.state import Counts
 from batchwright.rundir.storage import Storage
+from batchwright.rundir.waste import with_counted
 from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.survey import survey
 from batchwright.write.verify import Verification, verify_parts
 
 Watch = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """How a run ended. Times and `rows_now` are of this start; counts are of the whole run."""
-
-    run_dir: Path
-    results: tuple[Path, ...]
-    counts: Counts
-    wall_s: float
-    rows_now: int
-
-    def as_json(self) -> dict[str, Any]:
-        """One flat object, the same names in every command."""
-        return {
-            "run_dir": str(self.run_dir),
-            **self.counts.as_json(),
-            "wall_s": round(self.wall_s, 3),
-            "rows_per_s": round(self.rows_now / self.wall_s, 3) if self.wall_s else 0.0,
-            "rows_before": self.counts.settled - self.rows_now,
-            "results": [str(path) for path in self.results],
-            "failures": self.counts.failures,
-        }
 
 
 def validate(job: Job, stop: threading.Event, say: Callable[[Validation], None]) -> Validation:
@@ -80,7 +67,7 @@ def profile(
     *,
     sample: float | None,
     cache_tokens: int | None,
-    run_dir: Path,
+    run_dir: Location,
 ) -> LengthProfile:
     """Measure how long the work is: token lengths, duplicates, shared prefixes. No engine.
 
@@ -107,7 +94,7 @@ def plan(
     say: Callable[[int], None],
     *,
     sample: float | None,
-    run_dir: Path,
+    run_dir: Location,
 ) -> tuple[Plan, LengthProfile]:
     """Choose the engine's settings for the job's own rows and cards. No GPU needed."""
     lengths = profile(job, stop, say, sample=sample, cache_tokens=None, run_dir=run_dir)
@@ -116,7 +103,9 @@ def plan(
     return chosen, replace(lengths, prefix=lengths.prefix.at(cache_tokens))
 
 
-def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple[PilotReport, Path]:
+def pilot(
+    job: Job, run_dir: Location, watch: Watch, stop: threading.Event
+) -> tuple[PilotReport, Location]:
     """Run a sample of the rows on the real engine and say what the whole job will take.
 
     The sample is stratified by prompt length; its answers count: `run` goes on from them.
@@ -132,14 +121,14 @@ def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple
     wanted = replace(survey(job), pilot_rows=job.run.pilot_rows)
     opened = open_settled(run_dir, wanted, job, own_cards(job), stop)
     storage, manifest = opened.storage, opened.manifest
-    begun = _read_state(storage)
+    begun = read_state(storage)
     if not manifest.pilot_rows or (begun.batches and not begun.pilot):
         raise JobError(
-            f"the run in {storage.root} has begun without a pilot",
+            f"the run in {storage.location} has begun without a pilot",
             "`batchwright status` shows its rate; for a pilot, give another folder (--dir).",
         )
     drive(storage, manifest, job, watch, stop, THE_PILOT)
-    state = _read_state(storage)
+    state = read_state(storage)
     counts = state.counts()
     report = pilot_report(
         storage, manifest, job, state, rows_total=counts.rows - counts.rejected, alone=True
@@ -147,10 +136,10 @@ def pilot(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> tuple
     storage.put(layout.PILOT, orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2))
     report = replace(report, plan_changes=replan(opened, job, own_cards(job), stop))
     storage.put(layout.PILOT, orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2))
-    return report, storage.root
+    return report, storage.place
 
 
-def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary:
+def run(job: Job, run_dir: Location, watch: Watch, stop: threading.Event) -> Summary:
     """Run a job to its end, or go on with it where it stopped.
 
     A job that is worth it begins with a pilot, and is told its hours when that is done.
@@ -169,19 +158,22 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
     opened = open_settled(run_dir, with_pilot(survey(job)), job, own_cards(job), stop)
     storage, manifest = opened.storage, opened.manifest
     storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
-    _check_writable(_results_dir(storage, job))
-    state = _read_state(storage)
+    check_writable(results_dir(storage, job))
+    state = read_state(storage)
     done_before = state.counts().settled if opened.resumed else 0
     promise = Promise(storage, manifest, job, SystemClock())
-    if promise.has_budget and manifest.pilot_rows:
-        drive(storage, manifest, job, watch, stop, THE_PILOT)
-    promise.begin(_read_state(storage))
-    drive(storage, manifest, job, watch, stop, judge=promise.look)
-    results = finish(storage, manifest, job)
-    return _conclude(storage, results, started_at, done_before)
+    with in_charge(storage, job) as ledger:
+        if promise.has_budget and manifest.pilot_rows:
+            drive(storage, manifest, job, watch, stop, THE_PILOT)
+        promise.begin(read_state(storage))
+        drive(storage, manifest, job, watch, stop, judge=promise.look)
+        results = finish(storage, manifest, job, ledger, stop)
+        return _conclude(storage, results, started_at, done_before)
 
 
-def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[str] = ()) -> Summary:
+def retry(
+    run_dir: Location, watch: Watch, stop: threading.Event, codes: Sequence[str] = ()
+) -> Summary:
     """Run the failed rows of a finished run again; their new outcomes replace the old ones.
 
     Args:
@@ -196,33 +188,19 @@ def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[st
         if code not in FAILURE_CODES:
             raise JobError(f"--code {code}: there are {', '.join(FAILURE_CODES)}")
     mend(storage)
-    state = _complete_state(storage)
+    state = complete_state(storage)
     again = order_failed_rows(storage, state, job.run.chunk_rows, codes)
     done_before = state.counts().settled - again
-    if again:
-        drive(storage, manifest, job, watch, stop)
-    results = finish(storage, manifest, job)
-    return _conclude(storage, results, started_at, done_before)
+    with in_charge(storage, job) as ledger:
+        if again:
+            drive(storage, manifest, job, watch, stop)
+        results = finish(storage, manifest, job, ledger, stop)
+        return _conclude(storage, results, started_at, done_before)
 
 
-def finish(storage: Storage, manifest: Manifest, job: Job) -> list[Path]:
-    """Check the counts, remove parts that do not count, write the results."""
-    state = _complete_state(storage)
-    counts = state.counts()
-    if counts.settled != counts.rows:
-        raise VerifyError(
-            f"{counts.rows} rows in, but {counts.ok} ok + {counts.failed} failed + "
-            f"{counts.rejected} rejected = {counts.settled}",
-            f"Run `batchwright verify {storage.root}` to see which part is wrong.",
-        )
-    if counts.rows == 0:
-        raise InputError("no rows in the input", "Every file is empty or has only blank lines.")
-    _remove_orphans(storage, state)
-    out_dir = _results_dir(storage, job)
-    return export_run(storage, manifest, state, out_dir, job)
-
-
-def export(run_dir: Path, options: Mapping[str, Any], say: Callable[[int], None]) -> list[Path]:
+def export(
+    run_dir: Location, options: Mapping[str, Any], say: Callable[[int], None]
+) -> list[Location]:
     """Write the results of a finished run again, elsewhere or in another form.
 
     Args:
@@ -232,14 +210,14 @@ def export(run_dir: Path, options: Mapping[str, Any], say: Callable[[int], None]
     """
     storage, manifest, _ = open_run(run_dir)
     job = make_job(deepcopy(manifest.job), options)
-    state = _complete_state(storage)
-    return export_run(storage, manifest, state, _results_dir(storage, job), job, say)
+    state = complete_state(storage)
+    return export_run(storage, manifest, state, results_dir(storage, job), job, say)
 
 
-def verify(run_dir: Path) -> Verification:
+def verify(run_dir: Location) -> Verification:
     """Prove from the files alone that every row has exactly one fate."""
     storage, _, _ = open_run(run_dir)
-    state = _read_state(storage)
+    state = read_state(storage)
     rejected = RejectedRows(storage, first_pass(state))
     return verify_parts(
         receipts=list(state.receipts.values()),
@@ -249,70 +227,22 @@ def verify(run_dir: Path) -> Verification:
     )
 
 
-def status(run_dir: Path) -> tuple[Counts, list[dict[str, Any]]]:
+def status(run_dir: Location) -> tuple[Counts, list[dict[str, Any]]]:
     """Counts of a run, and the last sign of life of each of its workers."""
     storage, _, _ = open_run(run_dir)
-    names = [name.removesuffix(".json") for name in storage.names(layout.WORKERS)]
-    workers = [{"name": name, **read_heartbeat(storage, name)} for name in names]
-    return _read_state(storage).counts(), workers
+    state = read_state(storage)
+    workers = with_counted(Roster(storage).read(), state.receipts.values())
+    return state.counts(), [{"name": name, **one} for name, one in workers.items()]
 
 
-def open_run(run_dir: Path) -> tuple[Storage, Manifest, Job]:
+def open_run(run_dir: Location) -> tuple[Storage, Manifest, Job]:
     """A run that is there already. Raises JobError if there is none."""
     storage, manifest = existing_run(run_dir)
     return storage, manifest, Job.model_validate(manifest.job)
 
 
-def _results_dir(storage: Storage, job: Job) -> Path:
-    return Path(job.output.path) if job.output.path else storage.root / layout.RESULTS
-
-
-def _check_writable(folder: Path) -> None:
-    """Find out now, not after hours, that the results cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise StorageError(
-            f"the results cannot be written to {folder}: {error.strerror}",
-            "Choose another folder: -o FOLDER, or output.path in the job file.",
-        ) from error
-
-
 def _conclude(
-    storage: Storage, results: Sequence[Path], started_at: float, done_before: int
+    storage: Storage, results: Sequence[Location], started_at: float, done_before: int
 ) -> Summary:
-    counts = _read_state(storage).counts()
-    wall_s = time.monotonic() - started_at
-    summary = Summary(storage.root, tuple(results), counts, wall_s, counts.settled - done_before)
-    storage.put(layout.SUMMARY, orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
-    storage.put(layout.SUCCESS, b"")
-    return summary
-
-
-def _read_state(storage: Storage) -> RunState:
-    state = RunState(storage)
-    state.refresh_order()
-    state.refresh_receipts()
-    return state
-
-
-def _complete_state(storage: Storage) -> RunState:
-    state = _read_state(storage)
-    counts = state.counts()
-    if not counts.complete:
-        raise JobError(
-            f"{storage.root} is not finished: {counts.chunks_done} of {counts.chunks} chunks are committed",
-            "Run `batchwright run` with the same job first: it goes on where it stopped.",
-        )
-    return state
-
-
-def _remove_orphans(storage: Storage, state: RunState) -> None:
-    """Parts that no receipt names: their worker died before it could commit, or came second."""
-    named = {receipt.file for receipt in state.receipts.values()}
-    for name in storage.names(layout.OUTPUT):
-        path = f"{layout.OUTPUT}/{name}"
-        if path not in named:
-            storage.delete(path)
+    rows_now = read_state(storage).counts().settled - done_before
+    return conclude(storage, results, time.monotonic() - started_at, rows_now)

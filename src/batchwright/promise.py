@@ -74,7 +74,7 @@ class Promise:
         if self.has_budget and not self._manifest.pilot_rows:
             raise JobError(
                 "plan.max_hours and plan.max_usd need a pilot, and the run in "
-                f"{self._storage.root} has begun without one",
+                f"{self._storage.location} has begun without one",
                 "Give another folder (--dir), with run.pilot_rows above 0.",
             )
         if not pilot_is_done(state) or not state.pilot:
@@ -127,6 +127,6 @@ class Promise:
             raise JobError(
                 problem,
                 "Raise the budget to go on from the pilot, or look at "
-                f"{self._storage.root / path}.",
+                f"{self._storage.location}/{path}.",
             )
         return report

@@ -7,8 +7,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from batchwright.coherence import check_shared_memory
@@ -32,8 +32,9 @@ from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat, reported_error
 from batchwright.rundir.ledger import Ledger, read_heartbeat
+from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest, existing_run, refuse_older
-from batchwright.rundir.prepared import prepared_receipt
+from batchwright.rundir.split_queue import SplitQueue
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.timings import Timings
@@ -42,11 +43,12 @@ from batchwright.worker import Worker
 
 # While no split is free, other workers' claims are looked at this often.
 LOOK_AGAIN_S = 0.5
+LONGEST_PAUSE_S = 10.0
 
 Role = Callable[[Storage, Manifest, Job, str, threading.Event], None]
 
 
-def attend(run_dir: Path, role: str, name: str, stop: threading.Event) -> None:
+def attend(run_dir: Location, role: str, name: str, stop: threading.Event) -> None:
     """Do one role's work for a run until nothing is left, and tell the run how it ended.
 
     Raises:
@@ -81,7 +83,7 @@ def infer(
     check_shared_memory(job, gpus_per_replica(manifest, job), shared_memory_bytes())
     clock = SystemClock()
     tokenizer = job_tokenizer(job)
-    log_path = storage.local_path(f"{layout.LOGS}/{name}.engine.log") or Path("engine.log")
+    log_path = storage.local_folder(layout.LOGS) / f"{name}.engine.log"
 
     def make_engine() -> EngineProcess:
         return EngineProcess(
@@ -132,20 +134,31 @@ def prepare(
         if order.ordered:
             return
         preparer = Preparer(storage, manifest, job, job_tokenizer(job))
-        todo = list(manifest.splits)
+        queue = SplitQueue(storage, ledger, manifest.splits)
         sequencer: Sequencer | None = None
+        idle = 0
         while not stop.is_set():
             if sequencer is None and ledger.claim(layout.ORDER_UNIT):
                 sequencer = Sequencer(storage, manifest)
-            split = _next_split(storage, ledger, todo)
+            split = queue.take(time.monotonic())
             if split is not None:
                 _prepare_split(preparer, split, sequencer, stop)
                 splits_done += 1
             advanced = sequencer.advance() if sequencer else bool(order.refresh_order())
             if order.ordered or (sequencer and sequencer.finished):
                 return
-            if split is None and not advanced:
-                stop.wait(LOOK_AGAIN_S)
+            idle = 0 if split is not None or advanced else idle + 1
+            if idle:
+                stop.wait(_pause_s(storage, 0 if sequencer else idle))
+
+
+def _pause_s(storage: Storage, idle: int) -> float:
+    """In an object store each look has its price: who waits in vain waits longer and longer.
+
+    But whoever puts rows in order must see soon that engines need more.
+    """
+    first_s = storage.seldom(LOOK_AGAIN_S)
+    return first_s if storage.is_local else min(first_s * 1.5 ** min(idle, 9), LONGEST_PAUSE_S)
 
 
 def _prepare_split(
@@ -158,26 +171,6 @@ def _prepare_split(
             return
 
 
-def _next_split(storage: Storage, ledger: Ledger, todo: list[Split]) -> Split | None:
-    """Claim the first split that is neither done nor in another living worker's hands."""
-    for split in list(todo):
-        if _is_prepared(storage, split.ordinal):
-            todo.remove(split)
-        elif ledger.claim(layout.split_unit(split.ordinal)):
-            todo.remove(split)
-            return split
-    return None
-
-
-def _is_prepared(storage: Storage, split: int) -> bool:
-    number = 0
-    while (receipt := prepared_receipt(storage, split, number)) is not None:
-        if receipt.last:
-            return True
-        number += 1
-    return False
-
-
 def both(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
     """Prepare in a process beside, and run chunks here: a pod that needs nobody else.
 
@@ -186,7 +179,7 @@ def both(storage: Storage, manifest: Manifest, job: Job, name: str, stop: thread
     """
     beside_name = f"{name}-prepare"
     command = [
-        sys.executable, "-m", "batchwright", "worker", str(storage.root),
+        sys.executable, "-m", "batchwright", "worker", storage.location,
         "--role", "prepare", "--name", beside_name, "--with-parent",
     ]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE) as beside:
@@ -214,12 +207,15 @@ ROLES: dict[str, Role] = {"infer": infer, "pilot": pilot, "prepare": prepare, "b
 
 def _report(storage: Storage, job: Job, name: str, error: BatchwrightError) -> None:
     ledger = Ledger(storage, name, SystemClock(), job.run.lease_s)
+    # Its counters stay: they tell what was done in vain.
+    last = read_heartbeat(storage, name)
+    counters = {key: value for key, value in last.items() if key not in ledger.own_fields}
     body: dict[str, Any] = {
         "kind": type(error).__name__,
         "message": error.message,
         "hint": error.hint,
     }
-    ledger.heartbeat({"error": body}, ended=True)
+    ledger.heartbeat({**counters, "error": body}, ended=True)
 
 
 def stop_with_parent(stop: threading.Event) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import orjson
 
@@ -21,7 +20,8 @@ from batchwright.profiling import look_at_rows
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
-from batchwright.rundir.manifest import Manifest, differences, existing_run, open_manifest
+from batchwright.rundir.locations import Location
+from batchwright.rundir.manifest import Manifest, differences, open_manifest, run_if_there
 from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.storage import Storage
 from batchwright.tokens.context import context_length
@@ -42,7 +42,7 @@ class Opened:
 
 
 def open_settled(
-    run_dir: Path, wanted: Manifest, job: Job, cards: Cards | None, stop: threading.Event
+    run_dir: Location, wanted: Manifest, job: Job, cards: Cards | None, stop: threading.Event
 ) -> Opened:
     """Make or open a run directory, with the engine's settings for these cards, and mend it."""
     storage = Storage(run_dir)
@@ -101,7 +101,7 @@ def settle(
     if cards is None:
         return with_own_cache(manifest, job), None
     lengths = look_at_rows(manifest, job, stop)
-    length, plan = _plan(cards, manifest, job, lengths, outputs_of_pilot(storage.root, manifest))
+    length, plan = _plan(cards, manifest, job, lengths, outputs_of_pilot(storage.place, manifest))
     planned = {**plan.engine_options(), "replicas": plan.replicas}
     del planned["max_model_len"]
     if plan.pool_of_each is not None:
@@ -164,7 +164,7 @@ def longest_of_use(manifest: Manifest, job: Job, lengths: LengthProfile) -> int:
     return min(own, max(COMMON_CONTEXT, 2 * seen))
 
 
-def outputs_of_pilot(run_dir: Path, manifest: Manifest) -> LengthHistogram | None:
+def outputs_of_pilot(run_dir: Location, manifest: Manifest) -> LengthHistogram | None:
     """Output tokens of the answers of a run's pilot.
 
     Args:
@@ -174,13 +174,11 @@ def outputs_of_pilot(run_dir: Path, manifest: Manifest) -> LengthHistogram | Non
     Returns:
         None if there has been no pilot, or the folder holds another job.
     """
-    if not (run_dir / layout.MANIFEST).is_file():
+    run = run_if_there(run_dir)
+    if run is None or differences(run[1].fingerprint, manifest.fingerprint):
         return None
-    _, there = existing_run(run_dir)
-    if differences(there.fingerprint, manifest.fingerprint):
-        return None
-    path = run_dir / layout.PILOT
-    found = orjson.loads(path.read_bytes()).get("outputs") if path.is_file() else None
+    pilot = run[0].read_if_there(layout.PILOT)
+    found = None if pilot is None else orjson.loads(pilot).get("outputs")
     if not found or not found["counts"]:
         return None
     return LengthHistogram(tuple(found["lengths"]), tuple(found["counts"]))

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from batchwright.plan.search import capture_sizes
 from batchwright.remembered import keep_sweep, sweep_key
 from batchwright.rundir import layout
 from batchwright.rundir.answers import answer_lengths
+from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import existing_run
 from batchwright.rundir.prepared import make_requests, prompt_lengths, read_slices
 from batchwright.rundir.state import RunState
@@ -76,7 +76,7 @@ class Work:
 
 
 def sweep(
-    run_dir: Path, minutes: float, say: Say, stop: threading.Event, pace: Pace | None = None
+    run_dir: Location, minutes: float, say: Say, stop: threading.Event, pace: Pace | None = None
 ) -> SweepReport:
     """Measure settings around the run's own on an engine of this process, and remember the best.
 
@@ -104,7 +104,7 @@ def sweep(
     maker = BenchMaker(
         engine_target(job.engine.kind),
         settings,
-        log_dir=storage.local_path(layout.LOGS) or Path(),
+        log_dir=storage.local_folder(layout.LOGS),
         start_timeout_s=job.engine.start_timeout_s,
         hang_timeout_s=job.engine.hang_timeout_s,
         row_timeout_s=job.run.row_timeout_s,
@@ -150,7 +150,7 @@ def pilot_work(storage: Storage) -> Work:
     if not lengths or not slices:
         raise JobError(
             "no row of the pilot has an answer to measure with",
-            f"Look at {storage.root / layout.LOGS} and at the failures: batchwright status RUN.",
+            f"Look at {storage.location}/{layout.LOGS} and at the failures: batchwright status RUN.",
         )
     prepared, numbers = read_slices(storage, slices)
     requests = [one for one in make_requests(prepared, numbers) if one.row in lengths]

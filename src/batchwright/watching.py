@@ -12,7 +12,7 @@ from batchwright.plan.guard import Rates, measure_rates
 from batchwright.plan.pace import missing
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
-from batchwright.rundir.ledger import read_heartbeat
+from batchwright.rundir.ledger import Roster
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
@@ -36,6 +36,7 @@ class Watcher:
         self._replicas = replicas
         self._kv_tokens_expected = kv_tokens or None
         self._state = RunState(storage)
+        self._roster = Roster(storage)
         self._looked_at = float("-inf")
         self._clock = SystemClock()
         # Without that claim nobody drives this run, and there is nobody to wait for.
@@ -56,7 +57,7 @@ class Watcher:
     def is_time_to_look(self) -> bool:
         """Whether the last look is some time ago; and if so, now is the last."""
         now = self._clock.monotonic()
-        if now - self._looked_at < LOOK_EVERY_S:
+        if now - self._looked_at < self._storage.seldom(LOOK_EVERY_S):
             return False
         self._looked_at = now
         return True
@@ -69,7 +70,8 @@ class Watcher:
         if self.is_starting() and not at_least_rows:
             return Ahead(0, 0)
         self._state.refresh_receipts()
-        taken = {name.rpartition(".")[0] for name in self._storage.names(layout.CLAIMS)}
+        claims = self._storage.names(layout.CLAIMS, after=self._state.first_open)
+        taken = {name.rpartition(".")[0] for name in claims}
         unclaimed = [
             chunk.num_rows
             for chunk in self._state.chunks
@@ -139,8 +141,7 @@ class Watcher:
         return self._clock.monotonic() < self._patient_until
 
     def _workers(self) -> list[dict[str, Any]]:
-        names = [name.removesuffix(".json") for name in self._storage.names(layout.WORKERS)]
-        found = [read_heartbeat(self._storage, name) for name in names]
+        found = self._roster.read().values()
         return [one for one in found if one.get("role") == "infer" and not one.get("ended")]
 
     def _kv_tokens(self) -> int | None:

@@ -143,7 +143,7 @@ class Worker:
                 return False
             if not self._queue.ordered and rows_are_coming(self._storage):
                 return True
-            stop.wait(0.05)
+            stop.wait(self._storage.seldom(0.05))
         raise Stopped("stopped before the engine was started")
 
     def _loop(self, stop: threading.Event) -> None:
@@ -289,7 +289,7 @@ class Worker:
         oldest = [[row, round(age_s, 1)] for row, age_s in self._oldest]
         engine = _as_json(self._engine)
         state = {"role": "infer", **self._tally.as_json(), "work": self._work}
-        return {**state, "oldest": oldest, "engine": engine}
+        return {**state, "in_flight": len(self._owner), "oldest": oldest, "engine": engine}
 
 
 def _as_json(engine: EngineInfo | None) -> dict[str, Any] | None:

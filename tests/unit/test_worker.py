@@ -25,6 +25,7 @@ from batchwright.rundir import layout
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.prepared import make_requests, read_slices, with_row_ids
+from batchwright.rundir.storage import Storage
 from batchwright.worker import Worker
 from tests.unit.rundir.small_runs import ManualClock, Row, SmallRun, prompts, small_run
 from tests.unit.rundir.test_state import put_receipt, receipt_of
@@ -406,8 +407,9 @@ def test_the_heartbeat_tells_what_is_going_on(run: SmallRun) -> None:
 class Pulse:
     """A ledger that fails at its second heartbeat."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, storage: Storage) -> None:
         self.error = error
+        self.storage = storage
         self.beats = 0
         self.went_on = threading.Event()
         self.ended = False
@@ -422,9 +424,9 @@ class Pulse:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_one_heartbeat_that_fails_is_not_the_last() -> None:
+def test_one_heartbeat_that_fails_is_not_the_last(tmp_path: Path) -> None:
     """A worker that runs on without one loses its claims, and its work is done twice."""
-    pulse = Pulse(StorageError("the disk is slow today"))
+    pulse = Pulse(StorageError("the disk is slow today"), Storage(tmp_path))
     with Heartbeat(pulse, dict, lease_s=0.02):  # type: ignore[arg-type]
         assert pulse.went_on.wait(1)
     assert pulse.ended

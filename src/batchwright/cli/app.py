@@ -26,13 +26,13 @@ from batchwright.cli.arguments import (
     Set,
     Source,
     System,
-    WithParent,
 )
 from batchwright.cli.ending import end_process, ending, leave, stopping
 from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
-from batchwright.cli.options import about_the_data, job_and_dir
+from batchwright.cli.options import about_the_data, job_and_dir, run_place
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
+from batchwright.cli.worker import worker
 from batchwright.tokens.lean import leave_torch_out
 
 app = typer.Typer(
@@ -252,9 +252,9 @@ def retry(
 
     with ending(as_json=as_json):
         with stopping() as stop, render.watching(as_json=as_json) as watch:
-            summary = pipeline.retry(run_dir, watch, stop, code or [])
+            summary = pipeline.retry(run_place(run_dir), watch, stop, code or [])
         render.show_summary(summary, as_json=as_json)
-        _, _, job = pipeline.open_run(run_dir)
+        _, _, job = pipeline.open_run(run_place(run_dir))
         leave(summary.counts.share_without_answer > job.run.max_failed)
 
 
@@ -264,7 +264,7 @@ def status(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
     from batchwright import pipeline
 
     with ending(as_json=as_json):
-        counts, workers = pipeline.status(run_dir)
+        counts, workers = pipeline.status(run_place(run_dir))
         render.show_status(run_dir, counts, workers, as_json=as_json)
 
 
@@ -274,27 +274,10 @@ def verify(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
     from batchwright import pipeline
 
     with ending(as_json=as_json):
-        verification = pipeline.verify(run_dir)
+        verification = pipeline.verify(run_place(run_dir))
         render.show_verification(verification, as_json=as_json)
         if not verification.passed:
             raise typer.Exit(1)
-
-
-@app.command()
-def worker(
-    run_dir: RunDir,
-    role: Annotated[str, typer.Option(help="infer, prepare, or both in one.")] = "both",
-    name: Annotated[str | None, typer.Option(help="Name in the ledger.")] = None,
-    with_parent: WithParent = False,  # noqa: FBT002
-) -> None:
-    """One worker of a run: what each pod or Slurm task runs."""
-    from batchwright import roles
-    from batchwright.rundir.ledger import new_worker_name
-
-    with ending(as_json=False), stopping() as stop:
-        if with_parent:
-            roles.stop_with_parent(stop)
-        roles.attend(run_dir, role, name or new_worker_name(role), stop)
 
 
 @app.command()
@@ -312,6 +295,7 @@ def demo(
 
 
 app.command()(export)
+app.command()(worker)
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
 app.add_typer(k8s)
 

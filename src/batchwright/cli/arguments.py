@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run directory.")]
+RunDir = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run directory: a folder, or s3://bucket/folder.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, logs on stderr.")]
 Source = Annotated[
     str, typer.Argument(metavar="SOURCE", help="Job file, data (file, folder, glob) or run folder.")
@@ -19,7 +21,9 @@ PromptText = Annotated[
 System = Annotated[str | None, typer.Option("--system", help="Instruction ahead of every prompt.")]
 Column = Annotated[str | None, typer.Option("--column", help="Column that holds the prompt.")]
 MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="Output tokens at most.")]
-OutDir = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the results.")]
+OutDir = Annotated[
+    str | None, typer.Option("--output", "-o", help="Folder or s3://… for the results.")
+]
 OutFormat = Annotated[
     str | None,
     typer.Option("--format", help="parquet, jsonl, csv, delta, lance, openai-batch or vllm-batch."),
@@ -32,7 +36,7 @@ EngineKind = Annotated[
     typer.Option("--engine", help="vllm, openai for an endpoint, or fake for a dry run."),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
-Dir = Annotated[Path | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]
+Dir = Annotated[str | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]
 Sample = Annotated[
     float | None, typer.Option("--sample", help="Look at this share of the rows only: 0.05.")
 ]

@@ -11,8 +11,8 @@ from typing import Any
 from batchwright import pipeline
 from batchwright.cli import render
 from batchwright.cli.options import job_and_dir
+from batchwright.deliver import Summary
 from batchwright.demo.data import write_example
-from batchwright.pipeline import Summary
 
 ROWS_SHOWN = 12
 
@@ -23,10 +23,10 @@ def run_demo(folder: Path, stop: threading.Event, *, as_json: bool) -> None:
     run_dir = folder / "run"
     if (run_dir / "manifest.json").is_file():  # an earlier demo: this one is to be seen working
         shutil.rmtree(run_dir)
-    job, run_dir = job_and_dir(str(job_file), {}, [], run_dir)
+    job, place = job_and_dir(str(job_file), {}, [], run_dir)
     with render.watching(as_json=as_json) as watch:
-        summary = pipeline.run(job, run_dir, watch, stop)
-    rows = _read_results(summary.results)
+        summary = pipeline.run(job, place, watch, stop)
+    rows = _read_results([Path(file) for file in summary.results])
     right = sum(is_right(row) for row in rows)
     if as_json:
         render.show_json({**summary.as_json(), "accuracy": right / len(rows)})

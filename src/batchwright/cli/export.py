@@ -9,6 +9,7 @@ import typer
 from batchwright.cli import render
 from batchwright.cli.arguments import AsJson, OutDir, OutFormat, RunDir
 from batchwright.cli.ending import ending
+from batchwright.cli.options import absolute, run_place
 
 _OUTPUT = "output."
 
@@ -34,15 +35,13 @@ def export(
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Write the results of a finished run again, elsewhere or in another format."""
-    from pathlib import Path
-
     from batchwright import pipeline
     from batchwright.config.load import parse_settings
     from batchwright.core.errors import JobError
 
     with ending(as_json=as_json):
         options: dict[str, Any] = {
-            "output.path": None if output is None else str(Path(output).absolute()),
+            "output.path": None if output is None else absolute(output),
             "output.format": output_format,
             "output.compression": compression or ("auto" if output_format else None),
             "output.order": order,
@@ -55,5 +54,5 @@ def export(
                 raise JobError(
                     f"--set {key}: the rows are computed already", "Only output.… can be set here."
                 )
-        files = pipeline.export(run_dir, options, render.written_lines())
+        files = pipeline.export(run_place(run_dir), options, render.written_lines())
         render.show_files(files, as_json=as_json)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from batchwright.config.job import Job
     from batchwright.deploying import RunProgress
     from batchwright.k8s.standing import Standing
+    from batchwright.rundir.locations import Location
 
 app = typer.Typer(
     name="k8s",
@@ -31,7 +32,7 @@ ModeName = Annotated[
 MORE_PODS = 20
 
 
-def _job(source: str, settings: list[str] | None, mode: str | None = None) -> tuple[Job, Path]:
+def _job(source: str, settings: list[str] | None, mode: str | None = None) -> tuple[Job, Location]:
     return job_and_dir(source, {"kubernetes.mode": mode}, settings or [], None)
 
 

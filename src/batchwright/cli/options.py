@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchwright.config.job import Job
 from batchwright.config.load import load_job, make_job, parse_settings
 from batchwright.core.errors import JobError
 from batchwright.demo.use import DEMO, embedded_model
+from batchwright.rundir.locations import Location, is_address, location_of
+
+if TYPE_CHECKING:
+    from batchwright.rundir.manifest import Manifest
 
 _JOB_FILES = {".yaml", ".yml"}
 
@@ -32,9 +36,9 @@ def about_the_data(
 
 
 def job_and_dir(
-    source: str, options: Mapping[str, Any], settings: Sequence[str], run_dir: Path | None
-) -> tuple[Job, Path]:
-    """The job that a command means, and the folder that its run lives in.
+    source: str, options: Mapping[str, Any], settings: Sequence[str], run_dir: Location | None
+) -> tuple[Job, Location]:
+    """The job that a command means, and the place that its run lives in.
 
     Args:
         source: a job file, data, or the folder of an earlier run.
@@ -44,7 +48,8 @@ def job_and_dir(
     """
     from batchwright.survey import with_task_of_lines
 
-    job, folder = _read(source, options, settings, run_dir)
+    place = location_of(str(run_dir)) if run_dir is not None else None
+    job, folder = _read(source, options, settings, place)
     job = with_task_of_lines(with_absolute_paths(job))
     if job.model.name == DEMO and not Path(DEMO).is_dir() and job.engine.kind != "fake":
         model = job.model.model_copy(update={"name": str(embedded_model())})
@@ -77,14 +82,14 @@ def _absolute(path: str) -> str:
 
 
 def _read(
-    source: str, options: Mapping[str, Any], settings: Sequence[str], run_dir: Path | None
-) -> tuple[Job, Path]:
+    source: str, options: Mapping[str, Any], settings: Sequence[str], run_dir: Location | None
+) -> tuple[Job, Location]:
     overrides = {key: value for key, value in options.items() if value is not None}
     overrides |= parse_settings(settings)
     path = Path(source)
-    if (path / "manifest.json").is_file():
-        job = _job_of_run(path, overrides)
-        return job, run_dir or path
+    run = _run_at(source)
+    if run is not None:
+        return make_job(run[1].job, overrides, source=f"{run[0]}/manifest.json"), run_dir or run[0]
     if path.suffix in _JOB_FILES:
         job = load_job(path, overrides)
     else:
@@ -93,19 +98,33 @@ def _read(
     return job, run_dir or run_dir_of(job)
 
 
-def run_dir_of(job: Job) -> Path:
+def run_place(run_dir: str) -> Location:
+    """RUN of a command."""
+    return location_of(run_dir)
+
+
+def absolute(place: str) -> str:
+    """A place for results that means the same in any working directory."""
+    return place if is_address(place) else str(Path(place).absolute())
+
+
+def run_dir_of(job: Job) -> Location:
     """Where the job's run lives unless `--dir` says otherwise."""
     filled = job.run.dir.replace("{name}", job.name)
     if "{" in filled or "}" in filled:
         raise JobError(f"run.dir: {job.run.dir}: only {{name}} can be filled in")
-    return Path(filled)
+    return location_of(filled)
 
 
-def _job_of_run(run_dir: Path, overrides: Mapping[str, Any]) -> Job:
-    from batchwright.rundir.manifest import existing_run
+def _run_at(source: str) -> tuple[Location, Manifest] | None:
+    """The run that a source is the place of, if it is one."""
+    if any(char in source for char in "*?[") and is_address(source):
+        return None
+    from batchwright.rundir.manifest import run_if_there
 
-    _, manifest = existing_run(run_dir)
-    return make_job(manifest.job, overrides, source=str(run_dir / "manifest.json"))
+    place = location_of(source)
+    found = run_if_there(place)
+    return None if found is None else (place, found[1])
 
 
 def _name_of(source: str) -> str:

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -17,9 +16,11 @@ from batchwright.core.errors import BatchwrightError, Interrupted, Stopped
 if TYPE_CHECKING:
     from batchwright.check import Validation
     from batchwright.core.plan import Plan
+    from batchwright.deliver import Summary
     from batchwright.drive import Progress
-    from batchwright.pipeline import Summary
+    from batchwright.rundir.locations import Location
     from batchwright.rundir.state import Counts
+    from batchwright.rundir.waste import Waste
     from batchwright.write.verify import Verification
 
 # A log that nobody watches gets a line this often.
@@ -153,7 +154,9 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
     for code, number in sorted(counts.failures.items()):
         say(f"  failed   {number:,} with {code}")
     if counts.rejected:
-        say(f"  rejected see {summary.run_dir / 'rejected'}")
+        say(f"  rejected see {summary.run_dir}/rejected")
+    if summary.waste.rows:
+        say(f"  wasted   {_waste(summary.waste)}")
     if counts.failed:
         say(f"  again    batchwright retry {summary.run_dir}")
     for path in summary.results[:5]:
@@ -161,6 +164,14 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
     if len(summary.results) > 5:
         say(f"           and {len(summary.results) - 5} more files")
     say(f"  proof    batchwright verify {summary.run_dir}")
+
+
+def show_complete(run_dir: Location, counts: Counts, *, as_json: bool) -> None:
+    """A run that is done, by a worker that leaves its results to another."""
+    if as_json:
+        show_json({"run_dir": str(run_dir), **counts.as_json(), "complete": counts.complete})
+        return
+    say(f"{run_dir} is complete: {_fates(counts)}")
 
 
 def show_validation(report: Validation, *, as_json: bool) -> None:
@@ -231,10 +242,13 @@ def _print_findings(kind: str, findings: Mapping[str, Sequence[Any]]) -> None:
 
 
 def show_status(
-    run_dir: Path, counts: Counts, workers: Sequence[dict[str, Any]], *, as_json: bool
+    run_dir: Location, counts: Counts, workers: Sequence[dict[str, Any]], *, as_json: bool
 ) -> None:
     """Where a run stands."""
+    from batchwright.rundir.waste import wasted
+
     alive = [worker for worker in workers if not worker.get("ended")]
+    waste = wasted(workers, complete=counts.complete)
     if as_json:
         show_json(
             {
@@ -245,6 +259,7 @@ def show_status(
                 "chunks": counts.chunks,
                 "chunks_done": counts.chunks_done,
                 "failures": counts.failures,
+                **waste.as_json(),
                 "workers": alive,
             }
         )
@@ -254,6 +269,8 @@ def show_status(
     print_line(f"{run_dir}: {state}")
     print_line(f"  rows     {counts.rows:,} in{about}: {_fates(counts)}")
     print_line(f"  chunks   {counts.chunks_done:,} of {counts.chunks:,} committed")
+    if waste.rows:
+        print_line(f"  wasted   {_waste(waste)}")
     for worker in alive:
         age_s = time.time() - float(worker.get("at", 0))
         print_line(f"  worker   {worker['name']}: {worker.get('phase', 'preparing')}, "
@@ -277,7 +294,7 @@ def show_verification(verification: Verification, *, as_json: bool) -> None:
     print_line("every row has exactly one fate" if verification.passed else "DOES NOT ADD UP")
 
 
-def show_files(files: Sequence[Path], *, as_json: bool) -> None:
+def show_files(files: Sequence[Location], *, as_json: bool) -> None:
     """The files that were written."""
     if as_json:
         show_json({"results": [str(path) for path in files]})
@@ -307,6 +324,10 @@ def duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def _waste(waste: Waste) -> str:
+    return f"{waste.rows:,} rows ({waste.tokens:,} output tokens) were computed but do not count"
 
 
 def _fates(counts: Counts) -> str:

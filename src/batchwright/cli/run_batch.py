@@ -19,7 +19,7 @@ from batchwright.cli.ending import ending, leave, stopping
 
 if TYPE_CHECKING:
     from batchwright.config.job import Job
-    from batchwright.pipeline import Summary
+    from batchwright.deliver import Summary
 
 # Whatever this command does not know is an argument of vLLM's engine.
 VLLM_WORDS = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -61,7 +61,7 @@ def run_batch(
         _check_options(job)
         with stopping() as stop, render.watching(as_json=as_json) as watch:
             summary = _run(job, run_dir, watch, stop)
-        _deliver(summary.results[0], output)
+        _deliver(Path(summary.results[0]), output)
         _show(summary, output, as_json=as_json)
         leave(summary.counts.share_without_answer > job.run.max_failed)
 

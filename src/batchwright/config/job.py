@@ -37,7 +37,7 @@ class Output(Section):
     """What the results look like."""
 
     path: str | None = None
-    """Folder for the results; `results/` in the run directory unless given."""
+    """Folder for the results, or `s3://bucket/folder`; `results/` in the run directory unless given."""
     format: ResultFormat = "parquet"
     """Format of the results: `parquet`, `jsonl`, `csv`; `delta` for a Delta table and `lance` for a
     Lance dataset; `openai-batch` for an output and an error file of response objects; `vllm-batch`
@@ -157,7 +157,7 @@ class Run(Section):
     grace_s: Annotated[float, Field(ge=0)] = 20
     """After SIGTERM or Ctrl-C, time for the rows in flight to finish."""
     dir: str = "runs/{name}"
-    """The run directory: a folder; `{name}` is the job's name."""
+    """The run directory: a folder, or `s3://bucket/folder`; `{name}` is the job's name."""
 
 
 class Job(Section):

@@ -24,7 +24,8 @@ class Input(Section):
     """Where the rows come from."""
 
     path: str | list[str]
-    """File, folder, glob or a list of them; `.gz` and `.zst` are recognised by content."""
+    """File, folder, glob or a list of them, also on `s3://`, `gs://` and `az://`; `.gz` and `.zst` are
+    recognised by content."""
     format: InputFormat = "auto"
     """By name and content unless given."""
     id: str = "auto"

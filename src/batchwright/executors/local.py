@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchwright.core.errors import JobError
+from batchwright.rundir.locations import Location
 
 # A worker that dies without a word (out of memory, SIGKILL) is started again this often in a
 # row; whoever makes progress starts the count anew.
@@ -72,12 +73,12 @@ class LocalExecutor:
     """Starts worker processes for a run directory, watches them and stops them.
 
     Args:
-        run_dir: the run directory.
+        location: of the run directory.
         log_dir: what a worker prints goes to a file of its own here.
     """
 
-    def __init__(self, run_dir: Path, log_dir: Path) -> None:
-        self._run_dir = run_dir
+    def __init__(self, location: Location, log_dir: Path) -> None:
+        self._location = str(location)
         self._log_dir = log_dir
         self._processes: list[_Process] = []
 
@@ -85,7 +86,7 @@ class LocalExecutor:
         """Start one worker; `gpus` are the only cards that it will see."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         command = [
-            sys.executable, "-m", "batchwright", "worker", str(self._run_dir),
+            sys.executable, "-m", "batchwright", "worker", self._location,
             "--role", role, "--name", name, "--with-parent",
         ]  # fmt: skip
         environment = dict(os.environ)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import zstandard
 
 from batchwright.core.errors import InputError
+from batchwright.read.opening import open_bytes
 
 BLOCK = 1 << 20
 
@@ -48,7 +48,7 @@ class _Member(Protocol):
 
 def compression_of(path: str) -> str:
     """`gzip`, `zstd` or `` (none), by the file's first bytes and never by its name."""
-    with Path(path).open("rb") as file:
+    with open_bytes(path) as file:
         magic = file.read(8)
     if magic.startswith(b"\x1f\x8b"):
         return "gzip"
@@ -67,7 +67,7 @@ def compression_of(path: str) -> str:
 def read_chunks(path: str, block_bytes: int = BLOCK) -> Iterator[bytes]:
     """The content of a file in blocks, decompressed. Raises Damaged where it breaks off."""
     kind = compression_of(path)
-    with Path(path).open("rb") as file:
+    with open_bytes(path) as file:
         if kind:
             yield from _unpack(file, kind)
         else:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from batchwright.core.errors import InputError
 from batchwright.core.records import SourceFile
+from batchwright.read.remote import expand_address, is_marker
+from batchwright.rundir.locations import is_address
 
 _MAGIC = "*?["
 
@@ -23,16 +25,18 @@ def list_files(path: str | list[str]) -> list[SourceFile]:
     asked = [path] if isinstance(path, str) else path
     if not asked:
         raise InputError("input.path is an empty list", "Name a file, a folder or a glob.")
-    found: dict[str, str] = {}
+    found: dict[str, SourceFile | str] = {}
     for entry in asked:
-        for file in _expand(entry):
-            found.setdefault(str(Path(file).absolute()), file)
-    return [_source(file) for file in sorted(found.values())]
+        if is_address(entry):
+            found |= {file.path: file for file in expand_address(entry)}
+            continue
+        for name in _expand(entry):
+            found.setdefault(str(Path(name).absolute()), name)
+    files = sorted(found.values(), key=lambda file: file if isinstance(file, str) else file.path)
+    return [_source(file) if isinstance(file, str) else file for file in files]
 
 
 def _expand(entry: str) -> list[str]:
-    if "://" in entry:
-        raise InputError(f"{entry}: only local paths can be read", "Copy the data to a disk first.")
     path = Path(entry).expanduser()
     if path.is_dir():
         files = list(_walk(path, set()))
@@ -65,7 +69,7 @@ def _walk(folder: Path, seen: set[str]) -> Iterator[str]:
     except OSError as error:
         raise InputError(f"{folder}: {error.strerror}", "Make the folder readable.") from error
     for entry in entries:
-        if _is_marker(entry.name):
+        if is_marker(entry.name):
             continue
         if entry.is_dir():
             yield from _walk(entry, seen)
@@ -78,20 +82,12 @@ def _glob(pattern: str) -> Iterator[str]:
     # Path.glob takes no absolute pattern.
     for match in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207
         path = Path(match)
-        if any(_is_marker(part) for part in path.parts if part not in literal):
+        if any(is_marker(part) for part in path.parts if part not in literal):
             continue
         if path.is_dir():
             yield from _walk(path, set())
         else:
             yield str(path)
-
-
-def _is_marker(name: str) -> bool:
-    """Whether a name is bookkeeping (`_SUCCESS`, `.part.crc`), not data."""
-    if name.endswith(".crc"):
-        return True
-    # `_year=2024` is a partition folder of data, as in Spark.
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _source(path: str) -> SourceFile:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
@@ -14,6 +13,7 @@ from batchwright.core.errors import RowError
 from batchwright.core.records import RowBatch
 from batchwright.read.batches import json_array
 from batchwright.read.compression import BLOCK, read_chunks
+from batchwright.read.opening import open_bytes
 
 BOM = b"\xef\xbb\xbf"
 
@@ -152,7 +152,7 @@ def _may_hold_long_numbers(block: bytes) -> bool:
 
 
 def _range_chunks(path: str, start: int, stop: int) -> Iterator[bytes]:
-    with Path(path).open("rb") as file:
+    with open_bytes(path) as file:
         begin = _line_start(file, start)
         end = _line_start(file, stop)
         file.seek(begin)

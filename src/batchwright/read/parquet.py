@@ -13,6 +13,8 @@ from pyarrow import types
 
 from batchwright.core.errors import InputError
 from batchwright.core.records import RowBatch, SourceFile
+from batchwright.read.opening import open_bytes
+from batchwright.rundir.locations import is_address
 
 _TEXT = pa.large_string()
 
@@ -87,6 +89,8 @@ def read_parquet(
 
 def _open(path: str) -> pq.ParquetFile:
     try:
+        if is_address(path):  # the columns of a row group are fetched together
+            return pq.ParquetFile(open_bytes(path), pre_buffer=True)
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error

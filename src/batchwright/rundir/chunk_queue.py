@@ -12,6 +12,9 @@ from batchwright.rundir.storage import Storage
 # Files are listed at most this often while there is nothing new to claim.
 LOOK_AGAIN_S = 0.25
 
+# In an object store they are looked at less and less often, down to this.
+LONGEST_PAUSE_S = 5.0
+
 
 class ChunkQueue:
     """Claims chunks for one worker, in the order's own order.
@@ -29,26 +32,42 @@ class ChunkQueue:
         self._claimed_by_others: dict[str, Chunk] = {}
         self._mine: set[str] = set()
         self._looked_at = float("-inf")
+        self._had_free = False
+        self._first_pause_s = self._pause_s = storage.seldom(LOOK_AGAIN_S)
+        self._longest_pause_s = LONGEST_PAUSE_S if not storage.is_local else self._pause_s
         self._ledger.refresh()
         self._state.refresh_receipts()
 
     def take(self, now: float) -> Chunk | None:
         """Claim a chunk; None if none is free now. `now` is monotonic seconds."""
         chunk = self._take_untouched()
-        if chunk is None and now - self._looked_at >= LOOK_AGAIN_S:
+        if chunk is None and now - self._looked_at >= self._pause_s:
             self._looked_at = now
             self._look()
             chunk = self._take_untouched() or self._take_over()
+            self._rest(found=chunk is not None)
         return chunk
 
     def has_free(self, now: float) -> bool:
-        """Whether a chunk could be claimed now. `now` is monotonic seconds."""
-        if now - self._looked_at >= LOOK_AGAIN_S:
+        """Whether a chunk could be claimed at the last look. `now` is monotonic seconds."""
+        if now - self._looked_at >= self._pause_s:
             self._looked_at = now
             self._ledger.refresh()
             self._look()
-        open_chunks = [*(chunk.name for chunk in self._untouched), *self._claimed_by_others]
-        return any(self._ledger.is_free(name) for name in open_chunks)
+            self._had_free = self._any_free()
+            self._rest(found=self._had_free)
+        return self._had_free
+
+    def _any_free(self) -> bool:
+        names = [*(chunk.name for chunk in self._untouched), *self._claimed_by_others]
+        # A chunk that nobody has claimed needs no look at its holder.
+        names.sort(key=self._ledger.is_claimed)
+        return any(self._ledger.is_free(name) for name in names)
+
+    def _rest(self, *, found: bool) -> None:
+        """Many workers may wait for the last few: in an object store each look has its price."""
+        longer_s = min(1.5 * self._pause_s, self._longest_pause_s)
+        self._pause_s = self._first_pause_s if found else longer_s
 
     @property
     def ordered(self) -> bool:
@@ -67,6 +86,7 @@ class ChunkQueue:
 
     def _look(self) -> None:
         self._state.refresh_receipts()
+        self._ledger.refresh(after=self._state.first_open)
         for batch in self._state.refresh_order():
             wanted = batch.chunks[: batch.pilot_chunks] if self._pilot_only else batch.chunks
             for chunk in wanted:
@@ -79,7 +99,8 @@ class ChunkQueue:
     def _take_untouched(self) -> Chunk | None:
         while self._untouched:
             chunk = self._untouched.popleft()
-            if self._ledger.claim(chunk.name):
+            # Whether a holder has fallen silent is asked when there is nothing else to do.
+            if not self._ledger.is_claimed(chunk.name) and self._ledger.claim(chunk.name):
                 self._mine.add(chunk.name)
                 return chunk
             self._claimed_by_others[chunk.name] = chunk

@@ -18,7 +18,7 @@ class Heartbeat:
     def __init__(self, ledger: Ledger, state: Callable[[], dict[str, Any]], lease_s: float) -> None:
         self._ledger = ledger
         self._state = state
-        self._interval_s = min(1.0, lease_s / 4)
+        self._interval_s = min(ledger.storage.seldom(1.0), lease_s / 4)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -30,6 +30,7 @@ class Heartbeat:
         self._done.set()
         self._thread.join()
         self._ledger.heartbeat(self._state(), ended=True)
+        self._ledger.storage.flush_logs()
 
     def _beat(self) -> None:
         while not self._done.wait(self._interval_s):

@@ -7,6 +7,7 @@ MANIFEST = "manifest.json"
 EVENTS = "events.jsonl"
 SUCCESS = "_SUCCESS"
 SUMMARY = "summary.json"
+PROGRESS = "progress.json"
 
 PREPARED = "prepared"
 ORDER = "order"
@@ -84,3 +85,6 @@ def split_unit(ordinal: int) -> str:
 
 
 ORDER_UNIT = "order"
+RESULTS_UNIT = "results"
+CREATE_UNIT = "create"
+OVERSEE_UNIT = "oversee"

@@ -22,6 +22,9 @@ from batchwright.core.ports import Clock
 from batchwright.rundir import layout
 from batchwright.rundir.storage import Storage
 
+# In an object store the signs of life are listed at most this often (see `Storage.seldom`).
+LOOK_AT_OTHERS_S = 0.5
+
 
 def new_worker_name(role: str) -> str:
     """A name that no other process has: role, host, process and chance."""
@@ -48,10 +51,19 @@ def _pid_namespace() -> str:
 
 @dataclass(slots=True)
 class _Sighting:
-    """The last change of a worker's heartbeat that this process saw, on its own clock."""
+    """The last change of a worker's heartbeat that this process saw, on its own clock.
 
-    beat: int
+    Attributes:
+        mark: of the heartbeat.
+        seen_at: when it was new.
+        state: what it says, if it was worth a request.
+        changed: whether it was another one before: its worker lives.
+    """
+
+    mark: str
     seen_at: float
+    state: dict[str, Any] | None = None
+    changed: bool = False
 
 
 class Ledger:
@@ -71,6 +83,9 @@ class Ledger:
         self._lock = threading.Lock()
         self._sightings: dict[str, _Sighting] = {}
         self._newest: dict[str, int] = {}
+        self._holders: dict[tuple[str, int], str | None] = {}
+        self._marks: dict[str, str] = {}
+        self._marked_at = float("-inf")
         self._refreshed_at = float("-inf")
 
     def heartbeat(self, state: dict[str, Any], *, ended: bool = False) -> None:
@@ -86,6 +101,11 @@ class Ledger:
             }
             self.storage.put(layout.heartbeat(self.worker), orjson.dumps(body))
 
+    @property
+    def own_fields(self) -> set[str]:
+        """What each heartbeat has besides the worker's own state."""
+        return {*self._identity, "beat", "at", "ended"}
+
     def claim(self, unit: str) -> bool:
         """Take a unit; False while another living worker holds it."""
         epoch = self._newest.get(unit, -1) + 1
@@ -94,17 +114,18 @@ class Ledger:
         body = orjson.dumps({"worker": self.worker})
         if self.storage.create(layout.claim(unit, epoch), body):
             self._newest[unit] = epoch
+            self._holders[unit, epoch] = self.worker
             return True
         self._newest[unit] = max(epoch, self._newest.get(unit, 0))
         return False
 
-    def refresh(self, min_interval_s: float = 0.0) -> None:
-        """Read which claims exist; at most every `min_interval_s`."""
+    def refresh(self, min_interval_s: float = 0.0, after: str = "") -> None:
+        """Read which claims exist, of units named behind `after`; at most every `min_interval_s`."""
         now = self._clock.monotonic()
         if now - self._refreshed_at < min_interval_s:
             return
         self._refreshed_at = now
-        for name in self.storage.names(layout.CLAIMS):
+        for name in self.storage.names(layout.CLAIMS, after):
             unit, _, epoch = name.rpartition(".")
             if epoch.isdecimal():  # else somebody else's file
                 self._newest[unit] = max(int(epoch), self._newest.get(unit, -1))
@@ -119,28 +140,84 @@ class Ledger:
         return epoch < 0 or self._is_free(unit, epoch)
 
     def _is_free(self, unit: str, epoch: int) -> bool:
-        holder = _object(self.storage.read_if_there(layout.claim(unit, epoch))).get("worker")
+        if (unit, epoch) not in self._holders:  # who made a claim never changes
+            body = _object(self.storage.read_if_there(layout.claim(unit, epoch)))
+            self._holders[unit, epoch] = body.get("worker")
+        holder = self._holders[unit, epoch]
         return holder is None or self.is_silent(str(holder))
+
+    def holds(self, unit: str) -> bool:
+        """Whether the newest claim that is known of a unit is this worker's own."""
+        return self._holders.get((unit, self._newest.get(unit, -1))) == self.worker
+
+    def holder_lives(self, unit: str) -> bool:
+        """Whether the worker that holds a unit has given a sign of life while this one watched."""
+        holder = self._holders.get((unit, self._newest.get(unit, -1)))
+        sighting = None if holder is None else self._sightings.get(holder)
+        ended = sighting is not None and bool((sighting.state or {}).get("ended"))
+        return sighting is not None and sighting.changed and not ended
 
     def is_silent(self, worker: str) -> bool:
         """Whether a worker has ended, is dead, or has missed its lease."""
         if worker == self.worker:
             return False
-        state = read_heartbeat(self.storage, worker)
-        if state.get("ended") or _died_here(state, self._identity):
+        sighting = self._sight(worker)
+        state = sighting.state
+        if state is not None and (state.get("ended") or _died_here(state, self._identity)):
             return True
-        beat = int(state.get("beat", -1))
-        sighting = self._sightings.get(worker)
+        return self._clock.monotonic() - sighting.seen_at > self._lease_s
+
+    def _sight(self, worker: str) -> _Sighting:
+        """Look at a worker's heartbeat.
+
+        In an object store one listing shows which of them change, and so live. Only what has not
+        changed between two looks is read: its worker may have ended.
+        """
         now = self._clock.monotonic()
-        if sighting is None or sighting.beat != beat:
-            self._sightings[worker] = _Sighting(beat, now)
-            return False
-        return now - sighting.seen_at > self._lease_s
+        state = None
+        if self.storage.is_local:
+            state = read_heartbeat(self.storage, worker)
+            mark = str(state.get("beat", -1))
+        else:
+            mark = self._mark_of(worker, now)
+            if worker not in self._sightings:  # it may have ended long ago
+                state = read_heartbeat(self.storage, worker)
+        known = self._sightings.get(worker)
+        if known is None or known.mark != mark:
+            known = self._sightings[worker] = _Sighting(mark, now, state, known is not None)
+        elif self.storage.is_local:
+            known.state = state
+        elif known.state is None and known.seen_at < self._marked_at:
+            known.state = read_heartbeat(self.storage, worker)
+        return known
+
+    def _mark_of(self, worker: str, now: float) -> str:
+        if now - self._marked_at >= self.storage.seldom(LOOK_AT_OTHERS_S):
+            self._marks = self.storage.marks(layout.WORKERS)
+            self._marked_at = now
+        return self._marks.get(layout.heartbeat(worker).rpartition("/")[2], "")
 
 
 def read_heartbeat(storage: Storage, worker: str) -> dict[str, Any]:
     """The last state that a worker published; empty if there is none."""
     return _object(storage.read_if_there(layout.heartbeat(worker)))
+
+
+class Roster:
+    """The heartbeats of all workers, each read again only when it has changed."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._known: dict[str, tuple[str, dict[str, Any]]] = {}
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """What each worker last published, by its name."""
+        marks = self._storage.marks(layout.WORKERS)
+        fresh = [name for name, mark in marks.items() if self._known.get(name, ("",))[0] != mark]
+        bodies = self._storage.read_each([f"{layout.WORKERS}/{name}" for name in fresh])
+        for name, body in zip(fresh, bodies, strict=True):
+            self._known[name] = (marks[name], _object(body))
+        return {name.removesuffix(".json"): state for name, (_, state) in self._known.items()}
 
 
 def _object(raw: bytes | None) -> dict[str, Any]:

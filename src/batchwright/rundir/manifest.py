@@ -14,6 +14,7 @@ from batchwright.core.errors import JobError, ResumeRefused
 from batchwright.core.records import SourceFile, Split
 from batchwright.core.schemas import FORMAT_VERSION
 from batchwright.rundir import artifacts, layout
+from batchwright.rundir.locations import Location
 from batchwright.rundir.storage import Storage
 
 
@@ -79,21 +80,34 @@ def encode_input_type(data_type: pa.DataType) -> str:
     return base64.b64encode(pa.schema([pa.field("input", data_type)]).serialize()).decode()
 
 
-def existing_run(run_dir: Path) -> tuple[Storage, Manifest]:
+def run_if_there(run_dir: Location) -> tuple[Storage, Manifest] | None:
+    """A run that is there already, or None; nothing is made."""
+    # A folder would be made by looking into it.
+    if isinstance(run_dir, Path) and not (run_dir / layout.MANIFEST).is_file():
+        return None
+    storage = Storage(run_dir)
+    raw = storage.read_if_there(layout.MANIFEST)
+    return None if raw is None else (storage, _loaded(storage, raw))
+
+
+def existing_run(run_dir: Location) -> tuple[Storage, Manifest]:
     """A run that is there already. Raises JobError if the folder holds none."""
-    if not (run_dir / layout.MANIFEST).is_file():  # before Storage would make the folder
+    found = run_if_there(run_dir)
+    if found is None:
         raise JobError(
             f"{run_dir} is not a run directory: there is no {layout.MANIFEST}",
             "Give the folder that `batchwright run` named in its first line.",
         )
-    storage = Storage(run_dir)
-    return storage, read_manifest(storage)
+    return found
 
 
 def read_manifest(storage: Storage) -> Manifest:
     """The run's manifest. Raises StorageError when it is damaged or not there."""
-    name = str(storage.root / layout.MANIFEST)
-    return artifacts.load(Manifest, storage.read(layout.MANIFEST), name)
+    return _loaded(storage, storage.read(layout.MANIFEST))
+
+
+def _loaded(storage: Storage, raw: bytes) -> Manifest:
+    return artifacts.load(Manifest, raw, f"{storage.location}/{layout.MANIFEST}")
 
 
 def refuse_older(storage: Storage) -> None:
@@ -105,7 +119,7 @@ def refuse_older(storage: Storage) -> None:
     format_version = artifacts.version_of(storage.read(layout.MANIFEST))
     if format_version < FORMAT_VERSION:
         raise ResumeRefused(
-            f"{storage.root} was begun by an older batchwright (format {format_version})",
+            f"{storage.location} was begun by an older batchwright (format {format_version})",
             "Finish it with that version, or start afresh in another run directory (--dir).",
         )
 
@@ -126,7 +140,7 @@ def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:
     changes = differences(there.fingerprint, wanted.fingerprint)
     if changes:
         raise ResumeRefused(
-            f"{storage.root} holds another job:\n    " + "\n    ".join(changes),
+            f"{storage.location} holds another job:\n    " + "\n    ".join(changes),
             "Change it back to go on, or start afresh in another run directory (--dir).",
         )
     kept = {name: getattr(there, name) for name in _FIRST_MADE}

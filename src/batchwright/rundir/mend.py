@@ -13,11 +13,14 @@ def remove_torn_files(storage: Storage) -> list[str]:
     """Remove receipts and the last stretch of the order where they are torn.
 
     A file is torn when it is empty, full of NUL bytes or cut in the middle of its JSON. A damaged
-    stretch of the order that others follow is left alone: reading it says what is wrong.
+    stretch of the order that others follow is left alone: reading it says what is wrong. Objects
+    are never torn.
 
     Returns:
         The paths that were removed.
     """
+    if not storage.is_local:
+        return []
     order = storage.names(layout.ORDER)
     removed = _remove_torn(storage, [f"{layout.ORDER}/{name}" for name in order[-1:]])
     removed += _remove_torn(storage, _files(storage, layout.RECEIPTS))

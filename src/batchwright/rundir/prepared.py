@@ -40,6 +40,16 @@ def ordered_receipt(storage: Storage, part: OrderedPart) -> PreparedReceipt:
     return receipt
 
 
+def ordered_receipts(storage: Storage, parts: Sequence[OrderedPart]) -> list[PreparedReceipt]:
+    """Receipts of many prepared parts. Raises StorageError if one is gone."""
+    if storage.is_local:
+        return [ordered_receipt(storage, part) for part in parts]
+    paths = [layout.prepared_receipt(part.split, part.part) for part in parts]
+    bodies = storage.read_each(paths)
+    found = zip(bodies, paths, strict=True)
+    return [artifacts.load(PreparedReceipt, body, path) for body, path in found]
+
+
 def rows_are_coming(storage: Storage) -> bool:
     """Whether a prepared part holds a row that will run."""
     for name in storage.names(layout.PREPARED):
@@ -74,7 +84,8 @@ def reading(file: str) -> Iterator[None]:
 
 def _open(storage: Storage, file: str, columns: Sequence[str]) -> pa.ipc.RecordBatchFileReader:
     local = storage.local_path(file)
-    source = pa.py_buffer(storage.read(file)) if local is None else pa.memory_map(str(local))
+    # From an object store it is read as a whole: the next chunks lie in it too.
+    source = pa.py_buffer(storage.read_kept(file)) if local is None else pa.memory_map(str(local))
     if not columns:
         return pa.ipc.open_file(source)
     schema = pa.ipc.open_file(source).schema

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batchwright.core.records import Duplicate, OrderBatch, OrderedPart
 from batchwright.rundir.manifest import read_manifest
-from batchwright.rundir.prepared import ordered_receipt, read_columns
+from batchwright.rundir.prepared import ordered_receipts, read_columns
 from batchwright.rundir.storage import Storage
 
 
@@ -87,8 +87,8 @@ def _with_row_ids(table: pa.Table) -> pa.Table:
 def column_kinds(storage: Storage, batches: Sequence[OrderBatch]) -> dict[str, set[str]]:
     """The kinds of JSON values seen in each input column, columns in order of appearance."""
     kinds: dict[str, set[str]] = {}
-    for batch in batches:
-        for part in batch.parts:
-            for name, found in ordered_receipt(storage, part).column_kinds.items():
-                kinds.setdefault(name, set()).update(found)
+    parts = [part for batch in batches for part in batch.parts]
+    for receipt in ordered_receipts(storage, parts):
+        for name, found in receipt.column_kinds.items():
+            kinds.setdefault(name, set()).update(found)
     return kinds

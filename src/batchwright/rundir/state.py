@@ -17,19 +17,23 @@ class RunState:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._names_read: set[str] = set()
+        self._last_read = ""  # stretches of the order come one after the other
+        self._first_open = 0  # every chunk before it is done
         self.batches: list[OrderBatch] = []
         self.receipts: dict[str, Receipt] = {}  # by file name without ending
         self.done: set[str] = set()  # names of chunks of which every row has its receipt
+        self._receipts_of: Counter[str] = Counter()  # read so far, by chunk
+        self._wanted: dict[str, int] = {}  # how many there are, once the last one is read
 
     def refresh_order(self) -> list[OrderBatch]:
         """Read the batches that have come since the last look, in order."""
-        fresh = []
-        for name in self._storage.names(layout.ORDER):
-            if name not in self._names_read:
-                path = f"{layout.ORDER}/{name}"
-                fresh.append(artifacts.load(OrderBatch, self._storage.read(path), path))
-                self._names_read.add(name)
+        names = self._storage.names(layout.ORDER, after=self._last_read)
+        paths = [f"{layout.ORDER}/{name}" for name in names]
+        bodies = self._storage.read_each(paths)
+        fresh = [
+            artifacts.load(OrderBatch, body, path) for path, body in zip(paths, bodies, strict=True)
+        ]
+        self._last_read = names[-1] if names else self._last_read
         self.batches += fresh
         self._check_sequence()
         return fresh
@@ -48,17 +52,36 @@ class RunState:
 
     def refresh_receipts(self) -> list[Receipt]:
         """Read the receipts that have come since the last look."""
+        listed = self._storage.names(layout.RECEIPTS, after=self.first_open)
+        names = [name for name in listed if name.removesuffix(".json") not in self.receipts]
+        paths = [f"{layout.RECEIPTS}/{name}" for name in names]
         fresh = []
-        for name in self._storage.names(layout.RECEIPTS):
-            chunk = name.removesuffix(".json")
-            if chunk not in self.receipts:
-                path = f"{layout.RECEIPTS}/{name}"
-                receipt = artifacts.load(Receipt, self._storage.read(path), path)
-                self.receipts[chunk] = receipt
-                fresh.append(receipt)
-                if receipt.last:
-                    self.done.add(Chunk(receipt.generation, receipt.chunk, ()).name)
+        for path, body in zip(paths, self._storage.read_each(paths), strict=True):
+            receipt = artifacts.load(Receipt, body, path)
+            self.receipts[path.rpartition("/")[2].removesuffix(".json")] = receipt
+            fresh.append(receipt)
+            self._note(receipt)
         return fresh
+
+    def _note(self, receipt: Receipt) -> None:
+        """A listing is no snapshot: it may show a chunk's last receipt and lack one before it."""
+        chunk = Chunk(receipt.generation, receipt.chunk, ()).name
+        self._receipts_of[chunk] += 1
+        if receipt.last:
+            self._wanted[chunk] = receipt.sequence + 1
+        if self._receipts_of[chunk] >= self._wanted.get(chunk, 1 << 62):
+            self.done.add(chunk)
+
+    @property
+    def first_open(self) -> str:
+        """Name of the first chunk that is not done: of those before it nothing new can come.
+
+        With it a listing of 10,000 receipts or claims becomes one of a few.
+        """
+        chunks = self.chunks
+        while self._first_open < len(chunks) and chunks[self._first_open].name in self.done:
+            self._first_open += 1
+        return chunks[min(self._first_open, len(chunks) - 1)].name if chunks else ""
 
     @property
     def chunks(self) -> list[Chunk]:
@@ -93,6 +116,12 @@ class RunState:
     def generations(self) -> int:
         """How many passes there are: 1, and one more for each retry."""
         return 1 + max((batch.generation for batch in self.batches), default=0)
+
+    def busy_s(self) -> float:
+        """Seconds from when the first chunk was begun until the last one was done."""
+        receipts = self.receipts.values()
+        begun = min((one.finished_at - one.seconds for one in receipts), default=0.0)
+        return max((one.finished_at for one in receipts), default=0.0) - begun
 
     def _failures(self) -> dict[str, int]:
         """Failed rows by code; rows that were run again count by their newest outcome."""

@@ -1,19 +1,30 @@
-"""A run directory's files, in a local folder or an object store, by one small set of verbs."""
+"""A run directory's files, in a folder or an object store, by one small set of verbs."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import LocalStore
 
 from batchwright.core.errors import StorageError
+from batchwright.core.ids import digest
+from batchwright.rundir.bucket import Bucket
+from batchwright.rundir.disk import Disk
+from batchwright.rundir.locations import Location, is_address
+
+# In an object store each look is a request, which takes its time and has its price.
+SELDOMER = 4
+
+# Requests under way at the same time when many small objects are read.
+READS_AT_ONCE = 16
+
+# Parts that several chunks lie in are kept in memory up to so many bytes, if they are not on a disk.
+KEPT_BYTES = 192 << 20
+
+SCRATCH_VARIABLE = "BATCHWRIGHT_SCRATCH"
 
 
 class Storage:
@@ -23,130 +34,125 @@ class Storage:
     decision that several workers may race for; everything else builds on it.
 
     Args:
-        root: a local folder; it is made if it does not exist.
+        location: a folder, which is made if it does not exist, or `s3://bucket/folder`.
     """
 
-    def __init__(self, root: Path | str) -> None:
-        self.root = Path(root).resolve()
-        with _translated(f"cannot use {self.root} as a run directory"):
-            self.root.mkdir(parents=True, exist_ok=True)
-            self._store: Any = LocalStore(self.root)
+    def __init__(self, location: Location) -> None:
+        self._disk: Disk | None = None
+        if is_address(location):
+            self._place: Disk | Bucket = Bucket(str(location))
+            self.location = str(location).rstrip("/")
+        else:
+            self._place = self._disk = Disk(Path(location))
+            self.location = str(self._disk.root)
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
 
     @property
-    def location(self) -> str:
-        """What another process of this run is told to find it by."""
-        return str(self.root)
+    def root(self) -> Path:
+        """The folder; only for a run that is in one."""
+        assert self._disk is not None, f"{self.location} is not a folder"
+        return self._disk.root
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the run is in a folder of this machine, or one that it shares with others."""
+        return self._disk is not None
+
+    @property
+    def place(self) -> Location:
+        """The location, as a path where it is a folder."""
+        return self.location if self._disk is None else self._disk.root
+
+    def seldom(self, seconds: float) -> float:
+        """How often to look at something that a disk can be asked for each `seconds`."""
+        return seconds if self.is_local else SELDOMER * seconds
 
     def read(self, path: str) -> bytes:
         """The whole file. Raises StorageError if there is none."""
-        with _translated(f"cannot read {self.root / path}"):
-            return bytes(obstore.get(self._store, path).bytes())
+        found = self.read_if_there(path)
+        if found is None:
+            hint = "Put it back, or start again in another run directory."
+            raise StorageError(f"cannot read {self.location}/{path}: there is no such file", hint)
+        return found
 
     def read_if_there(self, path: str) -> bytes | None:
         """The whole file, or None."""
-        try:
-            return bytes(obstore.get(self._store, path).bytes())
-        except FileNotFoundError:
-            return None
-        except (BaseError, OSError) as error:
-            raise _storage_error(f"cannot read {self.root / path}", error) from error
+        return self._place.read_if_there(path)
+
+    def read_each(self, paths: Sequence[str]) -> list[bytes]:
+        """Many whole files, several at a time from an object store. Raises StorageError."""
+        if self.is_local or len(paths) < 2:
+            return [self.read(path) for path in paths]
+        with ThreadPoolExecutor(min(READS_AT_ONCE, len(paths))) as pool:
+            return list(pool.map(self.read, paths))
+
+    def read_kept(self, path: str) -> bytes:
+        """A file that never changes; the last few are kept in memory. Raises StorageError."""
+        data = self._kept.pop(path, None)
+        if data is None:
+            data = self.read(path)
+        self._kept[path] = data
+        while sum(map(len, self._kept.values())) > KEPT_BYTES and len(self._kept) > 1:
+            self._kept.popitem(last=False)
+        return data
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a file that must not exist yet; False if somebody else was first."""
-        with _translated(f"cannot write {self.root / path}"):
-            try:
-                obstore.put(self._store, path, data, mode="create", use_multipart=False)
-            except AlreadyExistsError:
-                return False
-            return True
+        return self._place.create(path, data)
 
     def commit(self, path: str, data: bytes) -> bool:
         """Like `create`, and the file survives a power cut once this returns."""
-        target = self.root / path
-        with _translated(f"cannot write {target}"):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(prefix=".commit-", dir=target.parent)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                # Linked only once its bytes are safe: a power cut leaves the whole file or none.
-                os.link(temporary, target)
-            except FileExistsError:
-                return False
-            finally:
-                Path(temporary).unlink()
-            _flush_folder(target.parent)
-            return True
+        return self._place.commit(path, data)
 
     def put(self, path: str, data: bytes) -> None:
         """Write or replace a file."""
-        with _translated(f"cannot write {self.root / path}"):
-            obstore.put(self._store, path, data)
+        self._place.put(path, data)
+
+    def send(self, path: str, file: Path) -> None:
+        """Write or replace a file with the content of one that lies on this machine."""
+        self._place.send(path, file)
 
     def publish(self, path: str, data: bytes) -> None:
         """Write a file that must survive a power cut once this returns."""
-        self.put(path, data)
-        with _translated(f"cannot write {self.root / path}"):
-            with (self.root / path).open("rb") as file:
-                os.fsync(file.fileno())
-            _flush_folder((self.root / path).parent)
+        self._place.publish(path, data)
 
-    def names(self, folder: str) -> list[str]:
-        """Sorted names of the files directly in a folder; empty if there is no such folder."""
-        with _translated(f"cannot list {self.root / folder}"):
-            listing = obstore.list_with_delimiter(self._store, folder)
-        names = (entry["path"].rsplit("/", 1)[-1] for entry in listing["objects"])
-        return sorted(name for name in names if not name.startswith("."))
+    def names(self, folder: str, after: str = "") -> list[str]:
+        """Sorted names of the files directly in a folder that come after a name; empty if there is none."""
+        return list(self._place.marks(folder, after))
+
+    def marks(self, folder: str) -> dict[str, str]:
+        """The same, each with a mark that changes when the file does."""
+        return self._place.marks(folder, "")
 
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens if it is not there."""
-        with _translated(f"cannot delete {self.root / path}"):
-            try:
-                obstore.delete(self._store, path)
-            except FileNotFoundError:
-                return
+        self._place.delete(path)
 
     def local_path(self, path: str) -> Path | None:
-        """Where the file lies on this machine's disk, for memory maps and DuckDB."""
-        return self.root / path
+        """Where the file lies on this machine's disk, for memory maps and DuckDB; None if it does not."""
+        return None if self._disk is None else self._disk.root / path
+
+    def local_folder(self, path: str) -> Path:
+        """A folder of this machine for logs, and for what does not fit in memory.
+
+        In the run directory if that is a folder, else below `BATCHWRIGHT_SCRATCH` or the machine's
+        folder for temporary files.
+        """
+        own = self.local_path(path)
+        if own is None:
+            base = os.environ.get(SCRATCH_VARIABLE) or tempfile.gettempdir()
+            own = Path(base) / f"batchwright-{os.getuid()}-{digest(self.location)[:12]}" / path
+        own.mkdir(parents=True, exist_ok=True)
+        return own
 
     def append(self, path: str, line: bytes) -> None:
-        """Add one line to a log. Lines of several processes do not mix."""
-        with _translated(f"cannot write {self.root / path}"):
-            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.root / path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            try:
-                while line:  # a full disk or a signal may take it in pieces
-                    line = line[os.write(descriptor, line) :]
-            finally:
-                os.close(descriptor)
+        """Add one line to a log (`.jsonl`). Lines of several processes do not mix."""
+        self._place.append(path, line)
 
+    def read_log(self, path: str) -> bytes:
+        """All lines of a log."""
+        return self._place.read_log(path)
 
-def _flush_folder(folder: Path) -> None:
-    """A name is safe only once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    try:
-        yield
-    except (BaseError, OSError) as error:
-        raise _storage_error(what, error) from error
-
-
-def _storage_error(what: str, error: Exception) -> StorageError:
-    reason = str(error)
-    if "No space left" in reason or "StorageFull" in reason:
-        hint = "The disk is full. Free some space and run the same command again: it goes on."
-    elif "ermission denied" in reason or "Read-only" in reason:
-        hint = "Choose a folder that you may write to (--dir, or run.dir in the job file)."
-    else:
-        hint = "Mend that and run the same command again: it goes on where it stopped."
-    return StorageError(f"{what}: {reason.splitlines()[0]}", hint)
+    def flush_logs(self) -> None:
+        """Write the lines that an object store has not been given yet."""
+        self._place.flush_logs()

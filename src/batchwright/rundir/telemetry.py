@@ -114,6 +114,7 @@ class Tally:
         """What the heartbeat tells."""
         return {
             "phase": self.phase,
+            "rows": self._finished,
             "uncommitted": self._finished - self._committed,
             "completion_tokens": self._tokens,
         }

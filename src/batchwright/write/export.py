@@ -15,6 +15,8 @@ from batchwright.config.job import ResultFormat
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN, JSON_INPUT, part_schema
 from batchwright.core.tasks import GENERATE, TaskSettings
+from batchwright.rundir.locations import Location
+from batchwright.write.ahead import PartStorage
 from batchwright.write.csv_rows import CsvRows
 from batchwright.write.files import ResultFiles, ResultWriter
 from batchwright.write.folder import ResultStore
@@ -23,7 +25,7 @@ from batchwright.write.line_files import SUFFIXES, LineWriter
 from batchwright.write.merge import as_they_are, windows
 from batchwright.write.openai_batch import LINE, BatchWriter
 from batchwright.write.parquet_files import ParquetTables, ParquetWriter, schema_only
-from batchwright.write.part_streams import PartStorage, input_arrays
+from batchwright.write.part_streams import input_arrays
 from batchwright.write.partitions import PartitionedWriter
 from batchwright.write.response_bodies import Responses
 from batchwright.write.results import Columns, ResultShape, make_shape
@@ -134,7 +136,7 @@ class _Plan:
 
 def export_files(
     committed: Committed, store: ResultStore, options: FileOptions, say: Say | None = None
-) -> list[Path]:
+) -> list[Location]:
     """Write every row exactly once, and return the files.
 
     In input order, equal rows give equal bytes, whatever the chunks, the parts and the order of

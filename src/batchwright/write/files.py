@@ -7,12 +7,12 @@ import io
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import orjson
 import pyarrow as pa
 
+from batchwright.rundir.locations import Location
 from batchwright.write.folder import MANIFEST, PREFIX, SUCCESS, ResultStore, storage_errors
 
 _MANIFEST_VERSION = 1
@@ -31,7 +31,7 @@ class FileFacts:
 class ResultFile(io.RawIOBase):
     """A file that is being written. The writer counts its rows, the file its bytes."""
 
-    def __init__(self, name: str, path: Path, raw: BinaryIO) -> None:
+    def __init__(self, name: str, path: Location, raw: BinaryIO) -> None:
         self.name = name
         self.raw = raw
         self.rows = 0
@@ -97,7 +97,7 @@ class ResultFiles:
                 file.raw.close()
         self.store.abandon()
 
-    def publish(self, about: Mapping[str, Any], success: bytes = b"") -> list[Path]:
+    def publish(self, about: Mapping[str, Any], success: bytes = b"") -> list[Location]:
         """Show the files.
 
         Args:

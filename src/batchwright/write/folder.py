@@ -12,6 +12,7 @@ from typing import BinaryIO, Protocol
 import orjson
 
 from batchwright.core.errors import JobError, StorageError
+from batchwright.rundir.locations import Location
 
 SUCCESS = "_SUCCESS"
 # Hidden, because `load_dataset("parquet", data_dir=…)` takes every file that is not.
@@ -49,7 +50,7 @@ class ResultStore(Protocol):
     def abandon(self) -> None:
         """Remove what is not published."""
 
-    def path(self, name: str) -> Path:
+    def path(self, name: str) -> Location:
         """What people are told of a file."""
 
     def scratch(self) -> AbstractContextManager[Path]:
@@ -57,7 +58,7 @@ class ResultStore(Protocol):
 
 
 @contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
+def storage_errors(path: Location) -> Iterator[None]:
     """Say which path a disk refused."""
     try:
         yield
@@ -132,7 +133,7 @@ class LocalFolder:
 
     def _remove_earlier(self) -> None:
         earlier = {path.name for path in self.folder.glob(f"{PREFIX}*") if path.is_file()}
-        for name in earlier | _named_by(self.folder / MANIFEST):
+        for name in earlier | _earlier_files(self.folder / MANIFEST):
             path = self.folder / name
             path.unlink(missing_ok=True)
             while (path := path.parent) != self.folder:
@@ -147,11 +148,18 @@ def refuse_tables(folder: Path) -> None:
             raise JobError(f"{folder} holds {what}", "Choose another folder for the files (-o).")
 
 
-def _named_by(manifest: Path) -> set[str]:
+def _earlier_files(manifest: Path) -> set[str]:
+    try:
+        return files_named_by(manifest.read_bytes())
+    except OSError:  # there was no export
+        return set()
+
+
+def files_named_by(manifest: bytes) -> set[str]:
     """Files of the export that this manifest is of, if they are where an export puts files."""
     try:
-        named = [str(one["name"]) for one in orjson.loads(manifest.read_bytes())["files"]]
-    except (OSError, ValueError, KeyError, TypeError):  # not there, or not ours
+        named = [str(one["name"]) for one in orjson.loads(manifest)["files"]]
+    except (ValueError, KeyError, TypeError):  # not ours
         return set()
     paths = [PurePosixPath(name) for name in named]
     return {

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from batchwright.core.errors import VerifyError
 from batchwright.core.records import Receipt
+from batchwright.write.ahead import PartStorage, ReadAhead
 from batchwright.write.part_streams import (
     BATCH_ROWS,
     GENERATION,
-    PartStorage,
     conform,
     part_streams,
     read_batches,
@@ -90,11 +90,13 @@ def as_they_are(
     """
     newer, seen = RowSet(total_rows), RowSet(total_rows)
     generation = None
-    for part in sorted(parts, key=lambda one: (-one.generation, one.chunk, one.sequence)):
+    ordered = sorted(parts, key=lambda one: (-one.generation, one.chunk, one.sequence))
+    ahead = ReadAhead(storage, [part.file for part in ordered])
+    for part in ordered:
         if part.generation != generation:
             generation = part.generation
             newer.add_all(seen)
-        for batch in read_batches(storage, part.file):
+        for batch in read_batches(ahead, part.file):
             table = conform(pa.Table.from_batches([batch]), schema)
             rows = _numbers(table)
             fresh = ~newer.has(_known(rows, total_rows))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from batchwright.core.errors import StorageError
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN
+from batchwright.write.ahead import PartStorage, ReadAhead
 from batchwright.write.sorted_runs import SortedRuns
 
 # Rows that are read at a time. Small, because rows can be large.
@@ -34,16 +34,6 @@ _CHAINS_MAX = 16
 _READ_BYTES = 2**18
 
 Chain = list[Receipt]
-
-
-class PartStorage(Protocol):
-    """What reading parts needs of a run directory."""
-
-    def read(self, path: str) -> bytes:
-        """The whole file. Raises StorageError."""
-
-    def local_path(self, path: str) -> Path | None:
-        """Where the file lies on this machine, or None."""
 
 
 def part_streams(
@@ -98,8 +88,9 @@ def _place(part: Receipt) -> tuple[int, int, int]:
 
 def input_arrays(parts: Sequence[Receipt], storage: PartStorage) -> Iterator[pa.Array]:
     """The column `input` of every part, in pieces, in no order of rows."""
+    ahead = ReadAhead(storage, [part.file for part in parts])
     for part in parts:
-        for batch in read_batches(storage, part.file, [INPUT_COLUMN]):
+        for batch in read_batches(ahead, part.file, [INPUT_COLUMN]):
             yield batch.column(0)
 
 
@@ -136,8 +127,9 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _read_chain(chain: Chain, storage: PartStorage, schema: pa.Schema) -> Iterator[pa.Table]:
+    ahead = ReadAhead(storage, [part.file for part in chain])
     for part in chain:
-        yield from read_part(part, storage, schema)
+        yield from read_part(part, ahead, schema)
 
 
 def _sorted(
@@ -147,7 +139,9 @@ def _sorted(
     runs = SortedRuns(scratch, ("row", GENERATION))
     # By chunk: rows that ran together lie near each other more often than not.
     parts = [part for chain in chains for part in chain]
-    for part in sorted(parts, key=lambda one: (one.generation, one.chunk, one.sequence)):
-        for table in read_part(part, storage, schema):
+    parts.sort(key=lambda one: (one.generation, one.chunk, one.sequence))
+    ahead = ReadAhead(storage, [part.file for part in parts])
+    for part in parts:
+        for table in read_part(part, ahead, schema):
             runs.add(table)
     yield from runs.merged()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from batchwright.core.errors import StorageError
 from batchwright.core.records import Receipt
-from batchwright.write.part_streams import PartStorage
+from batchwright.write.ahead import PartStorage, ReadAhead
 from batchwright.write.parts import Rows, name_rows
 from batchwright.write.row_set import Mask, RowSet
 
@@ -84,11 +84,13 @@ def verify_parts(
     _take_rejected(tally, rejected_rows)
     _find_double_receipts(tally, receipts)
     generation = 0
-    for receipt in sorted(receipts, key=lambda each: (each.generation, each.chunk)):
+    in_order = sorted(receipts, key=lambda each: (each.generation, each.chunk))
+    ahead = ReadAhead(storage, [receipt.file for receipt in in_order])
+    for receipt in in_order:
         if receipt.generation != generation:
             generation = receipt.generation
             tally.redone = RowSet(total_rows)
-        _take_part(tally, receipt, storage)
+        _take_part(tally, receipt, ahead)
     return _conclude(tally, len(receipts))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchwright.core.errors import InputError
+from batchwright.core.errors import InputError, JobError
 from batchwright.read.files import list_files
 
 
@@ -78,7 +78,13 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/x.jsonl", []])
-def test_other_refusals(path: str | list[str]) -> None:
-    with pytest.raises(InputError):
+def test_an_empty_list_is_refused() -> None:
+    with pytest.raises(InputError, match="empty list"):
+        list_files([])
+
+
+@pytest.mark.parametrize("path", ["ftp://host/x.jsonl", "s3://"])
+def test_an_address_that_is_none_is_refused(path: str) -> None:
+    with pytest.raises(JobError, match=path.partition(":")[0]) as caught:
         list_files(path)
+    assert "s3://" in caught.value.hint

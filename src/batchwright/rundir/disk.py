@@ -1,0 +1,155 @@
+"""A run directory in a folder: writes that survive a power cut, and logs that several append to."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import LocalStore
+
+from batchwright.core.errors import StorageError
+
+
+class Disk:
+    """The verbs of `Storage` on a local or shared folder.
+
+    Args:
+        root: it is made if it does not exist.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        with translated(f"cannot use {self.root} as a run directory"):
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._store: Any = LocalStore(self.root)
+
+    def read_if_there(self, path: str) -> bytes | None:
+        """The whole file, or None."""
+        with translated(f"cannot read {self.root / path}"):
+            try:
+                return bytes(obstore.get(self._store, path).bytes())
+            except FileNotFoundError:
+                return None
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file that must not exist yet; False if it does."""
+        with translated(f"cannot write {self.root / path}"):
+            try:
+                obstore.put(self._store, path, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+            return True
+
+    def commit(self, path: str, data: bytes) -> bool:
+        """Like `create`, and the file survives a power cut once this returns."""
+        target = self.root / path
+        with translated(f"cannot write {target}"):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(prefix=".commit-", dir=target.parent)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                # Linked only once its bytes are safe: a power cut leaves the whole file or none.
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                Path(temporary).unlink()
+            _flush_folder(target.parent)
+            return True
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write or replace a file."""
+        with translated(f"cannot write {self.root / path}"):
+            obstore.put(self._store, path, data)
+
+    def send(self, path: str, file: Path) -> None:
+        """Write or replace a file with the content of another."""
+        self.publish(path, file.read_bytes())
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Write a file that must survive a power cut once this returns."""
+        self.put(path, data)
+        with translated(f"cannot write {self.root / path}"):
+            with (self.root / path).open("rb") as file:
+                os.fsync(file.fileno())
+            _flush_folder((self.root / path).parent)
+
+    def marks(self, folder: str, after: str) -> dict[str, str]:
+        """Names of the files directly in a folder, and what tells whether one has changed."""
+        with translated(f"cannot list {self.root / folder}"):
+            listing = obstore.list_with_delimiter(self._store, folder)
+        return marks_by_name(listing["objects"], after)
+
+    def delete(self, path: str) -> None:
+        """Remove a file; nothing happens if it is not there."""
+        with translated(f"cannot delete {self.root / path}"):
+            try:
+                obstore.delete(self._store, path)
+            except FileNotFoundError:
+                return
+
+    def append(self, path: str, line: bytes) -> None:
+        """Add one line to a log. Lines of several processes do not mix."""
+        with translated(f"cannot write {self.root / path}"):
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.root / path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            try:
+                while line:  # a full disk or a signal may take it in pieces
+                    line = line[os.write(descriptor, line) :]
+            finally:
+                os.close(descriptor)
+
+    def read_log(self, path: str) -> bytes:
+        """All lines that were appended."""
+        return self.read_if_there(path) or b""
+
+    def flush_logs(self) -> None:
+        """Nothing is held back here."""
+
+
+def marks_by_name(objects: Any, after: str) -> dict[str, str]:
+    """Listed objects by name, sorted, without hidden ones and those up to `after`."""
+    names = {one["path"].rpartition("/")[2]: one for one in objects}
+    return {
+        name: str(names[name]["e_tag"] or names[name]["last_modified"])
+        for name in sorted(names)
+        if not name.startswith(".") and name > after
+    }
+
+
+def _flush_folder(folder: Path) -> None:
+    """A name is safe only once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Errors of a disk in plain words."""
+    try:
+        yield
+    except (BaseError, OSError) as error:
+        raise _storage_error(what, error) from error
+
+
+def _storage_error(what: str, error: Exception) -> StorageError:
+    reason = str(error)
+    if "No space left" in reason or "StorageFull" in reason:
+        hint = "The disk is full. Free some space and run the same command again: it goes on."
+    elif "ermission denied" in reason or "Read-only" in reason:
+        hint = "Choose a folder that you may write to (--dir, or run.dir in the job file)."
+    else:
+        hint = "Mend that and run the same command again: it goes on where it stopped."
+    return StorageError(f"{what}: {reason.splitlines()[0]}", hint)
