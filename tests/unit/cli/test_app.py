@@ -312,7 +312,7 @@ def wrong(tmp_path: Path) -> dict[str, tuple[int, str, list[Any]]]:
         "unknown key": (2, "JobError", ["run", tmp_path / "bad.yaml"]),
         "unknown setting": (2, "JobError", ["run", data, *fake, "--set", "run.replica=2"]),
         "no setting": (2, "JobError", ["run", data, *fake, "--set", "run.replicas"]),
-        "other format": (2, "JobError", ["run", data, *fake, "--format", "csv"]),
+        "other format": (2, "JobError", ["run", data, *fake, "--format", "xlsx"]),
         "other engine": (2, "JobError", ["run", data, "--engine", "vlm"]),
         "no model": (2, "JobError", ["run", data, "--dir", tmp_path / "run"]),
         "no such column": (2, "JobError", ["run", data, *fake, "--column", "text"]),
