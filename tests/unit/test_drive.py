@@ -8,8 +8,9 @@ import pytest
 
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, EngineError, TooManyFailures
-from batchwright.drive import RATE_WINDOW_S, _Driver, _phase, _Rate, drive, reported_error
+from batchwright.drive import _Driver, _phase, drive, reported_error
 from batchwright.executors.local import MAX_RESTARTS, Ended
+from batchwright.executors.rate import RATE_WINDOW_S, Rate
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.ledger import Ledger
@@ -25,13 +26,13 @@ def counts_of(rows: int, rejected: int = 0, ok: int = 0, failed: int = 0, **more
 
 
 def test_a_rate_needs_two_readings() -> None:
-    rate = _Rate()
+    rate = Rate()
     assert rate.add(100.0, 50, 500) == (0.0, 0.0)
     assert rate.add(110.0, 150, 1500) == (10.0, 100.0)
 
 
 def test_a_rate_follows_the_last_window() -> None:
-    rate = _Rate()
+    rate = Rate()
     for second in range(100):
         rate.add(float(second), second * 10, 0)
     for second in range(100, 100 + int(RATE_WINDOW_S) + 1):
@@ -41,13 +42,13 @@ def test_a_rate_follows_the_last_window() -> None:
 
 def test_a_rate_is_never_below_zero() -> None:
     """A worker that died takes its uncommitted rows with it."""
-    rate = _Rate()
+    rate = Rate()
     rate.add(0.0, 100, 1000)
     assert rate.add(1.0, 60, 400) == (0.0, 0.0)
 
 
 def test_a_rate_survives_readings_far_apart() -> None:
-    rate = _Rate()
+    rate = Rate()
     rate.add(0.0, 0, 0)
     rate.add(1000.0, 1000, 0)
     assert rate.add(2000.0, 3000, 0)[0] == pytest.approx(2.0)

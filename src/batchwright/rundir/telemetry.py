@@ -115,5 +115,5 @@ class Tally:
         return {
             "phase": self.phase,
             "uncommitted": self._finished - self._committed,
-            "completion_tokens": self._tokens,
+            **self.totals(),
         }
