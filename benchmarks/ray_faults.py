@@ -171,8 +171,9 @@ def main() -> None:
         "RAY_AUTH_MODE": "disabled",
         "RAY_memory_monitor_refresh_ms": "0",
     }
-    subprocess.run(command(args, args.work / "local", "-o", str(args.work / "local" / "results")),
-                   env=env, check=False, timeout=900)  # fmt: skip
+    if not (args.work / "local" / "_SUCCESS").is_file():
+        line = command(args, args.work / "local", "-o", str(args.work / "local" / "results"))
+        subprocess.run(line, env=env, check=False, timeout=900)
     head = subprocess.Popen(
         ["ray", "start", "--head", "--block", f"--port={args.port}", "--num-cpus=4", "--num-gpus=0",
          "--include-dashboard=false", "--object-store-memory=100000000", "--disable-usage-stats"],

@@ -8,6 +8,7 @@ engine, spoils no other. Nothing is committed here; whoever calls keeps what com
 from __future__ import annotations
 
 import itertools
+import os
 import queue
 import tempfile
 import threading
@@ -35,6 +36,7 @@ from batchwright.core.tasks import TaskSettings
 from batchwright.drafting import Draft, RowPreparer, drafts_to_table
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
+from batchwright.engines.warm_up import start_gate
 from batchwright.equipment import answer_reader, engine_settings, job_tokenizer, row_timeout_s
 from batchwright.finishing import Finisher
 from batchwright.media.pool import MediaPool
@@ -94,14 +96,17 @@ class RowStream:
             job.sampling.invalid_output,
         )
         self._media = MediaPool(media_limits(job, manifest.files))
+        settings = engine_settings(manifest, job, tokenizer)
+        gate = start_gate(settings, os.environ, job.engine.start_timeout_s)
         self._supervisor = Supervisor(
             lambda: EngineProcess(
                 engine_target(job.engine.kind, job.task),
                 log_path=folder / "engine.log",
                 start_timeout_s=job.engine.start_timeout_s,
                 hang_timeout_s=job.engine.hang_timeout_s,
+                start_gate=gate,
             ),
-            engine_settings(manifest, job, tokenizer),
+            settings,
             row_timeout_s=row_timeout_s(job),
         )
         self._numbers = itertools.count()
