@@ -21,7 +21,7 @@ from batchwright.executors.stall import StallWatch
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
-from batchwright.rundir.heartbeat import reported_error
+from batchwright.rundir.heartbeat import declare_dead, reported_error
 from batchwright.rundir.ledger import new_worker_name, read_heartbeat
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.state import Counts, RunState
@@ -280,6 +280,7 @@ class _Driver:
         if error is not None:
             raise error
         self._events.write("worker_died", name=ended.name, exit_code=ended.exit_code)
+        declare_dead(self._storage, ended.name)
         if ended.exit_code == 1:  # a traceback: it would only happen again
             log = self._log(ended)
             raise BatchwrightError(

@@ -60,33 +60,40 @@ def processor(
     Raises:
         JobError: the job cannot be, or the cluster has no room for the engines.
     """
-    ray = import_ray()
+    import_ray()
     found = stream_job(job)
     manifest = stream_manifest(found)
-    least, most = engine_counts(found, concurrency)
+    engines = engine_counts(found, concurrency)
     rows = block_rows or rows_per_block(found)
-    cluster = found.run.ray
 
     def apply(dataset: Dataset) -> Dataset:
-        connect(cluster, most * cluster.cpus_per_engine + 1)
-        options = _engine_options(found, manifest, least)
         if preprocess is not None:
             dataset = dataset.map(preprocess)
-        # Without this a small input is one block, which one engine would get alone.
-        dataset = dataset.repartition(target_num_rows_per_block=rows).map_batches(
-            RowStreamActor,
-            fn_constructor_kwargs={"job": found.model_dump(mode="json"), "manifest": manifest},
-            batch_size=rows,
-            batch_format="pyarrow",
-            compute=ray.data.ActorPoolStrategy(
-                min_size=least, max_size=most, max_tasks_in_flight_per_actor=2 * BLOCKS_IN_WORK
-            ),
-            max_concurrency=BLOCKS_IN_WORK,
-            **options,
-        )
+        dataset = _answered(dataset, found, manifest, engines, rows)
         return dataset if postprocess is None else dataset.map(postprocess)
 
     return apply
+
+
+def _answered(
+    dataset: Dataset, job: Job, manifest: Manifest, engines: tuple[int, int], block_rows: int
+) -> Dataset:
+    cluster = job.run.ray
+    least, most = engines
+    ray = connect(cluster, most * cluster.cpus_per_engine + 1)
+    options = _engine_options(job, manifest, least)
+    # Without this a small input is one block, which one engine would get alone.
+    return dataset.repartition(target_num_rows_per_block=block_rows).map_batches(
+        RowStreamActor,
+        fn_constructor_kwargs={"job": job.model_dump(mode="json"), "manifest": manifest},
+        batch_size=block_rows,  # and blocks that are too small are put together
+        batch_format="pyarrow",
+        compute=ray.data.ActorPoolStrategy(
+            min_size=least, max_size=most, max_tasks_in_flight_per_actor=2 * BLOCKS_IN_WORK
+        ),
+        max_concurrency=BLOCKS_IN_WORK,
+        **options,
+    )
 
 
 class RowStreamActor:

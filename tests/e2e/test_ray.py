@@ -42,9 +42,9 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ray.shutdown()
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> Path:
-    path = tmp_path / "rows.jsonl"
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
     lines = [{"id": f"r{n}", "prompt": "" if n % 100 == 50 else f"row {n}"} for n in range(ROWS)]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -90,10 +90,10 @@ def check(run_dir: Path, local: dict[int, tuple[Any, ...]]) -> None:
     assert results(run_dir) == local
 
 
-@pytest.fixture
-def local(rows: Path, tmp_path: Path) -> dict[int, tuple[Any, ...]]:
+@pytest.fixture(scope="module")
+def local(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Any, ...]]:
     """The results of the local executor."""
-    run_dir = tmp_path / "local"
+    run_dir = tmp_path_factory.mktemp("local") / "run"
     job = job_on_ray(rows, run__executor="local", run__replicas=1)
     pipeline.run(job, run_dir, lambda _: None, threading.Event())
     return results(run_dir)

@@ -32,8 +32,6 @@ INSTALL = "pip install 'batchwright[ray]'"
 
 def import_ray() -> Any:
     """The ray module. Raises MissingExtra."""
-    # Without this, Ray hides the cards from whatever asks for none of them.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray

@@ -201,7 +201,8 @@ class RayExecutor:
                 f"Ray cannot set up the runtime environment: {error}",
                 "Look at run.ray.runtime_env.",
             ) from error
-        except errors.RayActorError as error:  # the process or its node is gone
+        except errors.RayActorError as error:  # the process or its node is gone, or out of reach
+            self._ray.kill(worker.handle)  # two on the same cards would both fail
             self._write_log(worker.name, str(error))
             return Ended(worker.role, worker.name, -9)
         except errors.RayTaskError as error:  # a fault of ours
