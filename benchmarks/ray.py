@@ -49,8 +49,16 @@ def write_rows(path: Path, rows: int, lengths: str) -> None:
 def init_ray() -> Any:
     import ray
 
-    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False,
-             object_store_memory=300 << 20)  # fmt: skip
+    for attempt in range(3):  # Ray gives itself 30 s, too few on a busy machine
+        try:
+            ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False,
+                     object_store_memory=300 << 20)  # fmt: skip
+        except Exception:
+            ray.shutdown()
+            if attempt == 2:
+                raise
+        else:
+            break
     return ray
 
 

@@ -2,7 +2,7 @@
 
 Each run must end complete: `verify` passes, and the rows are those of a run by the local executor.
 
-    python benchmarks/ray_faults.py --model DIR --work DIR [--runs 10] [--rows 5000]
+    python benchmarks/ray_faults.py --model DIR --work DIR [--runs 10] [--rows 5000] [--engine fake]
 
 It starts a cluster of its own on this machine and stops it at the end.
 """
@@ -43,7 +43,12 @@ WORDS = [
     "the",
     "hours",
 ]
-RUNNING_TIMEOUT_S = 300.0
+RUNNING_TIMEOUT_S = 900.0
+OPTIONS = {
+    "vllm": {"max_model_len": 512, "dtype": "float32", "max_num_seqs": 32,
+             "kv_cache_memory_bytes": 64 << 20, "omp_num_threads": 1},
+    "fake": {"max_num_seqs": 32, "seconds_per_step": 0.05, "rows_per_step": 8},
+}  # fmt: skip
 
 
 def write_rows(path: Path, rows: int) -> None:
@@ -60,14 +65,12 @@ def write_rows(path: Path, rows: int) -> None:
 
 
 def command(args: argparse.Namespace, run_dir: Path, *more: str) -> list[str]:
-    options = {"max_model_len": 512, "dtype": "float32", "max_num_seqs": 32,
-               "kv_cache_memory_bytes": 64 << 20, "omp_num_threads": 1}  # fmt: skip
-    settings = {f"engine.options.{key}": value for key, value in options.items()}
+    settings = {f"engine.options.{key}": value for key, value in OPTIONS[args.engine].items()}
     settings |= {"run.replicas": 2, "run.chunk_rows": 100, "run.pilot_rows": 0, "run.order": "file",
                  "prompt.chat": "false", "run.max_failed": 0.05, "run.lease_s": 5}  # fmt: skip
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return [sys.executable, "-m", "batchwright", "run", str(args.work / "rows.jsonl"),
-            "--model", str(args.model), "--max-tokens", str(args.max_tokens),
+            "--model", str(args.model), "--max-tokens", str(args.max_tokens), "--engine", args.engine,
             "--dir", str(run_dir), "--json", *sets, *more]  # fmt: skip
 
 
@@ -112,7 +115,7 @@ def one_run(args: argparse.Namespace, seed: int, env: dict[str, str]) -> dict[st
         worker = wait_for_worker(run_dir, driver)
         if worker is None:
             break
-        time.sleep(random.uniform(0.0, 6.0))
+        time.sleep(random.uniform(0.0, args.spread_s))
         worker = wait_for_worker(run_dir, driver) or worker
         done = len(list((run_dir / "receipts").glob("*.json")))
         victim = {"actor": worker["pid"], "engine": worker["engine"]["pid"], "driver": driver.pid}
@@ -153,6 +156,25 @@ def differences(args: argparse.Namespace, run_dir: Path) -> int:
     return sum(local.get(row) != other.get(row) for row in local.keys() | other.keys())
 
 
+def start_cluster(args: argparse.Namespace, env: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Ray gives itself 30 s to start, too few on a busy machine: it is tried several times."""
+    log = args.work / "cluster.log"
+    for _ in range(8):
+        with log.open("wb") as output:
+            head = subprocess.Popen(
+                ["ray", "start", "--head", "--block", f"--port={args.port}", "--num-cpus=4",
+                 "--num-gpus=0", "--include-dashboard=false", "--object-store-memory=100000000",
+                 "--disable-usage-stats"],
+                env={**env, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+                stdout=output, stderr=output, start_new_session=True,
+            )  # fmt: skip
+        while head.poll() is None:
+            if b"Ray runtime started" in log.read_bytes():
+                return head
+            time.sleep(0.5)
+    raise SystemExit(f"no cluster: see {log}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
@@ -161,6 +183,8 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--max-tokens", type=int, default=16)
+    parser.add_argument("--engine", choices=sorted(OPTIONS), default="vllm")
+    parser.add_argument("--spread-s", type=float, default=6.0, help="between one kill and the next")
     parser.add_argument("--port", type=int, default=26379)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -174,14 +198,8 @@ def main() -> None:
     if not (args.work / "local" / "_SUCCESS").is_file():
         line = command(args, args.work / "local", "-o", str(args.work / "local" / "results"))
         subprocess.run(line, env=env, check=False, timeout=900)
-    head = subprocess.Popen(
-        ["ray", "start", "--head", "--block", f"--port={args.port}", "--num-cpus=4", "--num-gpus=0",
-         "--include-dashboard=false", "--object-store-memory=100000000", "--disable-usage-stats"],
-        env={**env, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+    head = start_cluster(args, env)
     try:
-        time.sleep(8)
         for seed in range(args.first_seed, args.first_seed + args.runs):
             print(json.dumps(one_run(args, seed, env)), flush=True)
     finally:

@@ -103,7 +103,7 @@ def main() -> None:
         driver.terminate()
         ended = driver.wait(120)
     rows = sum(
-        json.loads(path.read_bytes())["data"]["rows"]
+        json.loads(path.read_bytes())["rows"]
         for path in (args.work / "run" / "receipts").glob("*.json")
     )
     print(json.dumps({"exit": ended, "rows_committed": rows, "of": args.rows}))

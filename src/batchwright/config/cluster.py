@@ -15,8 +15,8 @@ class RayCluster(Section):
     """The Ray cluster of `executor: ray`, and what each process of the run gets of it."""
 
     address: str | None = None
-    """Where the cluster is: `host:6379`, or `ray://host:10001`. Unset: `RAY_ADDRESS`, else a cluster
-    that runs on this machine, else one that is started here for the run."""
+    """Where the cluster is: `host:6379`. Unset: `RAY_ADDRESS`, else a cluster that runs on this
+    machine, else one that is started here for the run."""
     min_replicas: Annotated[int | None, Field(ge=0)] = None
     """The run begins with so many engines and takes up to `run.replicas` as there is room: others
     leave, or an autoscaler adds nodes. A cluster without room for so many is refused. Unset: all of

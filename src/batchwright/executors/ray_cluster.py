@@ -26,6 +26,8 @@ _BRINGS_CODE = ("py_modules", "working_dir", "pip", "uv", "conda", "container", 
 _OWN_OBJECT_STORE_BYTES = 128 << 20
 
 _ASK_NODE_TIMEOUT_S = 120.0
+# Ray gives itself 30 s to start, too few where many processes start on a few busy cores.
+_START_ATTEMPTS = 3
 
 INSTALL = "pip install 'batchwright[ray]'"
 
@@ -85,15 +87,26 @@ def _init(ray: Any, cluster: RayCluster, address: str) -> None:
 
 
 def _start_here(ray: Any, cluster: RayCluster, cpus: int) -> None:
-    ray.init(
-        address="local",
-        namespace="batchwright",
-        num_cpus=cpus,
-        object_store_memory=_OWN_OBJECT_STORE_BYTES,
-        runtime_env=cluster.runtime_env or None,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
+    for attempt in range(1, _START_ATTEMPTS + 1):
+        try:
+            ray.init(
+                address="local",
+                namespace="batchwright",
+                num_cpus=cpus,
+                object_store_memory=_OWN_OBJECT_STORE_BYTES,
+                runtime_env=cluster.runtime_env or None,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+        except Exception as error:  # Ray's errors have no common base here
+            ray.shutdown()
+            if attempt == _START_ATTEMPTS:
+                raise EngineError(
+                    f"Ray cannot be started on this machine: {_first_line(error)}",
+                    "Its logs are in /tmp/ray/session_latest/logs; run.executor: local does without.",
+                ) from error
+        else:
+            return
 
 
 def job_environment(cluster: RayCluster, environ: Mapping[str, str]) -> dict[str, Any] | None:
