@@ -63,12 +63,15 @@ def init_ray() -> Any:
 
 
 def theirs(args: argparse.Namespace) -> None:
-    """ray.data.llm with what it needs on CPUs; vLLM tokenises, which saves it three actors."""
+    """ray.data.llm with what it needs on CPUs; vLLM tokenises, which saves it three actors.
+
+    A plain number as its concurrency would start one engine, and the others some time later.
+    """
     ray = init_ray()
     from ray.data.llm import build_processor, vLLMEngineProcessorConfig
 
     config = vLLMEngineProcessorConfig(
-        model_source=str(args.model), batch_size=ENGINE["max_num_seqs"], concurrency=REPLICAS,
+        model_source=str(args.model), batch_size=ENGINE["max_num_seqs"], concurrency=(REPLICAS, REPLICAS),
         should_continue_on_error=True, log_engine_metrics=False,
         placement_group_config={"bundle_per_worker": {"CPU": 1}},
         engine_kwargs={**ENGINE, "dtype": "float32", "enforce_eager": True, "disable_log_stats": True},

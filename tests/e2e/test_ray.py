@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchwright import pipeline
+from batchwright.config.cluster import RayCluster
 from batchwright.config.job import Job
 from batchwright.config.load import make_job
 from batchwright.core.errors import EngineError, JobError, Stopped
+from batchwright.executors.ray_cluster import start_here
 from batchwright.ray import processor
 from batchwright.rundir.storage import Storage
 
@@ -35,9 +37,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
-        ray = pytest.importorskip("ray")
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False,
-                 logging_level="ERROR", object_store_memory=100 << 20)  # fmt: skip
+        ray = start_here(RayCluster(), cpus=4)
         yield ray
         ray.shutdown()
 

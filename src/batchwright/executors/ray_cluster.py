@@ -72,7 +72,7 @@ def connect(cluster: RayCluster, least_cpus: float = 1) -> Any:
                 "cluster that wants a token wants RAY_AUTH_MODE=token here too.",
             ) from error
         cpus = max(usable_cores(), int(least_cpus + 0.999))
-        _keep_signals(lambda: _start_here(ray, cluster, cpus))
+        _keep_signals(lambda: start_here(cluster, cpus))
     return ray
 
 
@@ -86,7 +86,9 @@ def _init(ray: Any, cluster: RayCluster, address: str) -> None:
     )
 
 
-def _start_here(ray: Any, cluster: RayCluster, cpus: int) -> None:
+def start_here(cluster: RayCluster, cpus: int) -> Any:
+    """The ray module, with a cluster of this process's own. Raises EngineError."""
+    ray = import_ray()
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
             ray.init(
@@ -106,7 +108,8 @@ def _start_here(ray: Any, cluster: RayCluster, cpus: int) -> None:
                     "Its logs are in /tmp/ray/session_latest/logs; run.executor: local does without.",
                 ) from error
         else:
-            return
+            break
+    return ray
 
 
 def job_environment(cluster: RayCluster, environ: Mapping[str, str]) -> dict[str, Any] | None:
