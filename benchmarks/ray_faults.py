@@ -47,7 +47,7 @@ RUNNING_TIMEOUT_S = 900.0
 OPTIONS = {
     "vllm": {"max_model_len": 512, "dtype": "float32", "max_num_seqs": 32,
              "kv_cache_memory_bytes": 64 << 20, "omp_num_threads": 1},
-    "fake": {"max_num_seqs": 32, "seconds_per_step": 0.05, "rows_per_step": 8},
+    "fake": {"max_num_seqs": 32, "seconds_per_step": 0.2, "rows_per_step": 8},
 }  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=5000)
     parser.add_argument("--max-tokens", type=int, default=16)
     parser.add_argument("--engine", choices=sorted(OPTIONS), default="vllm")
-    parser.add_argument("--spread-s", type=float, default=6.0, help="between one kill and the next")
+    parser.add_argument("--spread-s", type=float, default=12.0, help="most seconds between kills")
     parser.add_argument("--port", type=int, default=26379)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
