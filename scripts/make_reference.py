@@ -141,8 +141,20 @@ def job_file_page() -> str:
             section = sections[reference]
             lines += ["", f"## {name}", "", _one_line(section.get("description", "")), ""]
             required = section.get("required", ())
-            lines += _field_table(section["properties"], sections, required)
+            fields = section["properties"]
+            inner = {key: found for key, one in fields.items() if (found := _ref(one))}
+            own = {key: one for key, one in fields.items() if key not in inner}
+            lines += _field_table(own, sections, required)
             lines += _after_section(name, sections)
+            for key, found in inner.items():
+                lines += [
+                    "",
+                    f"### {name}.{key}",
+                    "",
+                    _one_line(sections[found]["description"]),
+                    "",
+                ]
+                lines += _field_table(sections[found]["properties"], sections, required=())
     return "\n".join([*lines, ""])
 
 

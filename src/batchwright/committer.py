@@ -193,7 +193,7 @@ class Committer:
 
     def _write(self, active: ActiveChunk, outcomes: Sequence[Outcome], *, last: bool) -> bool:
         """Write one part and its receipt; nothing is left if that receipt is there already."""
-        table = self._part(active, outcomes)
+        table = self.part_of(active, outcomes)
         data = encode_part(table)
         name = active.chunk.name
         file = layout.output_part(name, uuid.uuid4().hex[:8])
@@ -225,7 +225,7 @@ class Committer:
         part = pa.BufferReader(self._storage.read(receipt.file))
         return np.asarray(pq.read_table(part, columns=["row"]).column("row").to_numpy())
 
-    def _part(self, active: ActiveChunk, outcomes: Sequence[Outcome]) -> pa.Table:
+    def part_of(self, active: ActiveChunk, outcomes: Sequence[Outcome]) -> pa.Table:
         """Outcomes to the rows of an output part."""
         place = {row: index for index, row in enumerate(active.rows.tolist())}
         places = np.array([place[outcome.row] for outcome in outcomes], dtype=np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,21 @@ from batchwright.config.job import Job
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, EngineError
 from batchwright.core.records import Chunk
-from batchwright.equipment import engines_per_gpu, gpus_per_replica, num_replicas
+from batchwright.equipment import gpus_per_replica, num_replicas
 from batchwright.executors.growth import Growth
-from batchwright.executors.local import (
-    MAX_RESTARTS,
-    Ended,
-    LocalExecutor,
-    share_gpus,
-    visible_gpus,
-)
+from batchwright.executors.local import Ended
+from batchwright.executors.stall import StallWatch
 from batchwright.progress import Rate, expected_rows
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
-from batchwright.rundir.heartbeat import reported_error
+from batchwright.rundir.heartbeat import declare_dead, reported_error
 from batchwright.rundir.ledger import new_worker_name, read_heartbeat
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.state import Counts, RunState
 from batchwright.rundir.storage import Storage
+from batchwright.staffing import Executor, make_executor, most_engines_per_card, stall_limits
 from batchwright.verdict import judge_rows
 
 LOOK_EVERY_S = 0.25
@@ -125,8 +121,8 @@ def drive(
         BatchwrightError: what a worker could not go on with.
     """
     driver = _Driver(storage, manifest, job, goal)
-    driver.start()
     try:
+        driver.start()
         while not driver.look():
             progress = driver.progress()
             watch(replace(progress, notes=tuple(judge(driver.state, progress))))
@@ -157,11 +153,13 @@ class _Driver:
         self._clock = SystemClock()
         self._events = Events(storage, new_worker_name("driver"), self._clock)
         self._logs = storage.local_folder(layout.LOGS)
-        self._executor = LocalExecutor(storage.location, self._logs)
+        self._executor: Executor = make_executor(storage, manifest, job)
+        self._stalls = StallWatch(stall_limits(job))
         self._names: list[str] = []
-        self._cards: list[str | None] = [None]
+        self._cards: Sequence[str | None] = [None]
         self._layers: list[list[str]] = []
         self._dropped: set[str] = set()
+        self._killed: set[str] = set()
         self._growth = Growth(1)
         self._deaths = 0
         self._done_at_death = -1
@@ -173,15 +171,15 @@ class _Driver:
         if self._goal.reached(self.state):
             return
         self._events.write("run_started", chunks_done=counts.chunks_done)
+        replicas = num_replicas(self._manifest, self._job)
+        each = gpus_per_replica(self._manifest, self._job)
+        self._cards = self._executor.places(replicas, each)
         if not counts.ordered:
             for _ in range(self._job.run.prepare_processes):
                 self._start("prepare")
-        replicas = num_replicas(self._manifest, self._job)
-        each = gpus_per_replica(self._manifest, self._job)
-        self._cards = share_gpus(visible_gpus(), replicas, each)
-        engines = engines_per_gpu(self._manifest, self._job)
+        engines = most_engines_per_card(self._manifest, self._job)
         # Asked for, they all start now; proposed by the plan, each has to prove itself.
-        proved = engines if self._job.run.engines_per_gpu else 1
+        proved = self._job.run.engines_per_gpu or 1
         self._growth = Growth(1 if self._goal is THE_PILOT else engines - proved + 1)
         for _ in range(proved):
             self._add_engines()
@@ -215,15 +213,16 @@ class _Driver:
 
     def progress(self) -> Progress:
         counts = self.state.counts()
-        workers = [read_heartbeat(self._storage, name) for name in self._names]
-        infer = [worker for worker in workers if worker.get("role") == "infer"]
+        workers = {name: read_heartbeat(self._storage, name) for name in self._names}
+        self._end_stalled(workers)
+        infer = [worker for worker in workers.values() if worker.get("role") == "infer"]
         uncommitted = sum(max(0, worker.get("uncommitted", 0)) for worker in infer)
         expected = self._rows_expected(counts)
         done = min(counts.settled + uncommitted, max(expected, counts.settled))
         tokens = sum(worker.get("completion_tokens", 0) for worker in infer)
         rows_per_s, tokens_per_s = self._rate.add(self._clock.monotonic(), done, tokens)
         left = max(0, expected - done)
-        phase = _phase(infer, counts)
+        phase = _phase(infer, counts, self._executor.starting)
         # Before an engine runs only rejected rows are done, and those say nothing of the others.
         eta_s = left / rows_per_s if rows_per_s and phase == "running" else None
         self._grow(infer, eta_s)
@@ -259,6 +258,13 @@ class _Driver:
         self._executor.start(role, name, gpus)
         return name
 
+    def _end_stalled(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
+        stalled = self._stalls.look(self._clock.monotonic(), workers)
+        for name in stalled.keys() - self._killed:
+            self._killed.add(name)
+            self._events.write("worker_stalled", name=name, reason=stalled[name])
+            self._executor.kill(name)
+
     def _look_at_files(self) -> None:
         self.state.refresh_order()
         self.state.refresh_receipts()
@@ -267,7 +273,7 @@ class _Driver:
         """Pass on a worker's error; start a worker again that died without a word."""
         if ended.exit_code == 0 or ended.name in self._dropped:
             return
-        error = reported_error(read_heartbeat(self._storage, ended.name))
+        error = ended.error or reported_error(read_heartbeat(self._storage, ended.name))
         if self._growth.on_trial and ended.name in self._layers[-1]:
             reason = f"exit code {ended.exit_code}" if error is None else error.message
             self._events.write("engines_given_up", reason=reason)
@@ -277,6 +283,7 @@ class _Driver:
         if error is not None:
             raise error
         self._events.write("worker_died", name=ended.name, exit_code=ended.exit_code)
+        declare_dead(self._storage, ended.name)
         if ended.exit_code == 1:  # a traceback: it would only happen again
             log = self._log(ended)
             raise BatchwrightError(
@@ -288,7 +295,7 @@ class _Driver:
             self._deaths = 0
         self._done_at_death = done
         self._deaths += 1
-        if self._deaths > MAX_RESTARTS:
+        if self._deaths > self._executor.max_restarts:
             log = self._log(ended)
             raise EngineError(
                 f"workers keep dying (the last with exit code {ended.exit_code})",
@@ -315,8 +322,8 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "it left no word"
 
 
-def _phase(infer: list[dict[str, Any]], counts: Counts) -> str:
+def _phase(infer: list[dict[str, Any]], counts: Counts, starting: str = "starting workers") -> str:
     phases = [worker["phase"] for worker in infer if not worker.get("ended") and "phase" in worker]
     known = ("running", "starting the engine", "waiting for rows")
-    now = next((phase for phase in known if phase in phases), "starting workers")
+    now = next((phase for phase in known if phase in phases), starting)
     return "finishing" if counts.complete else now

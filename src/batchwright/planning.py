@@ -15,6 +15,7 @@ from batchwright.core.plan import GpuFacts, Plan
 from batchwright.core.profile import LengthProfile
 from batchwright.core.workload import LengthHistogram, Workload
 from batchwright.engines.vllm_setup import is_cpu_build
+from batchwright.executors.ray_cluster import cluster_cards
 from batchwright.hardware import link_note, local_gpus, usable_cores
 from batchwright.plan.density import share_cards
 from batchwright.plan.gpus import GPUS, assumed_link_note, find_gpu
@@ -41,6 +42,7 @@ class Cards:
         linked: whether NVLink joins them.
         cores: of the host.
         note: on how they are joined, for the plan.
+        hosts: so many hosts are like this one; a replica never spans two.
     """
 
     gpu: GpuFacts
@@ -48,6 +50,7 @@ class Cards:
     linked: bool
     cores: int
     note: str | None = None
+    hosts: int = 1
 
 
 def plan_job(job: Job, profile: LengthProfile) -> Plan:
@@ -200,10 +203,24 @@ def choose_cards(job: Job) -> Cards:
 
 
 def own_cards(job: Job) -> Cards | None:
-    """The cards on which a run of the job starts here; None if its engine does not plan for any."""
-    if job.engine.kind != "vllm" or job.task != "generate" or is_cpu_build():
+    """The cards on which a run of the job starts; None if its engine does not plan for any."""
+    if job.engine.kind != "vllm" or job.task != "generate":
         return None
-    return _local_cards()
+    if job.run.executor == "ray":
+        return _ray_cards(job)
+    return None if is_cpu_build() else _local_cards()
+
+
+def _ray_cards(job: Job) -> Cards | None:
+    """The cards of a node of the job's Ray cluster; those that it names where no node is up yet."""
+    if job.run.ray.gpus_per_engine == 0:
+        return None
+    found = cluster_cards(job.run.ray)
+    if found is None:
+        return choose_cards(job) if job.hardware.gpu is not None else None
+    own, cores, nodes = found
+    gpu = replace(find_gpu(own.name), memory_bytes=own.memory_bytes)
+    return Cards(gpu, own.count, own.linked, cores, link_note(own), nodes)
 
 
 def _local_cards() -> Cards | None:

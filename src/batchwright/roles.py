@@ -17,6 +17,7 @@ from batchwright.core.errors import BatchwrightError, JobError, Stopped
 from batchwright.core.records import Split
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
+from batchwright.engines.warm_up import start_gate
 from batchwright.equipment import (
     answer_reader,
     engine_settings,
@@ -84,6 +85,8 @@ def infer(
     clock = SystemClock()
     tokenizer = job_tokenizer(job)
     log_path = storage.local_folder(layout.LOGS) / f"{name}.engine.log"
+    settings = engine_settings(manifest, job, tokenizer)
+    gate = start_gate(settings, os.environ, job.engine.start_timeout_s)
 
     def make_engine() -> EngineProcess:
         return EngineProcess(
@@ -91,11 +94,12 @@ def infer(
             log_path=log_path,
             start_timeout_s=job.engine.start_timeout_s,
             hang_timeout_s=job.engine.hang_timeout_s,
+            start_gate=gate,
         )
 
     supervisor = Supervisor(
         make_engine,
-        engine_settings(manifest, job, tokenizer),
+        settings,
         row_timeout_s=row_timeout_s(job),
         monotonic=clock.monotonic,
     )

@@ -102,7 +102,7 @@ def settle(
         return with_own_cache(manifest, job), None
     lengths = look_at_rows(manifest, job, stop)
     length, plan = _plan(cards, manifest, job, lengths, outputs_of_pilot(storage.place, manifest))
-    planned = {**plan.engine_options(), "replicas": plan.replicas}
+    planned = {**plan.engine_options(), "replicas": plan.replicas * cards.hosts}
     del planned["max_model_len"]
     if plan.pool_of_each is not None:
         engines = plan.value("engines_per_gpu")

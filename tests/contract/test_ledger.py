@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from batchwright.rundir import layout
+from batchwright.rundir.heartbeat import declare_dead
 from batchwright.rundir.ledger import Ledger, new_worker_name, read_heartbeat
 from batchwright.rundir.storage import Storage
 from tests.unit.rundir.small_runs import ManualClock
@@ -119,6 +120,21 @@ def test_a_worker_that_ended_loses_its_claims_at_once(storage: Storage, clock: M
     assert not mine.claim("unit")
     theirs.heartbeat({}, ended=True)
     assert mine.claim("unit")
+
+
+def test_a_worker_that_is_known_to_be_gone_loses_its_claims_at_once(
+    storage: Storage, clock: ManualClock
+) -> None:
+    """Ray tells that a node is gone: its chunks need not wait for the lease."""
+    storage.create(layout.claim("chunk", 0), orjson.dumps({"worker": "gone"}))
+    elsewhere(storage, "gone", beat=7, rows=3)
+    mine = ledger(storage, "mine", clock)
+    assert not mine.claim("chunk")
+    declare_dead(storage, "gone")
+    declare_dead(storage, "never-began")
+    assert mine.claim("chunk")
+    assert read_heartbeat(storage, "gone")["rows"] == 3, "what it did still counts"
+    assert read_heartbeat(storage, "never-began") == {}
 
 
 def test_a_stolen_unit_is_stolen_by_one(storage: Storage, clock: ManualClock) -> None:

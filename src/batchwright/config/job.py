@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from batchwright.config.cluster import RayCluster
 from batchwright.config.kubernetes import Kubernetes
 from batchwright.config.sections import (
     Embedding,
@@ -124,8 +125,8 @@ class Plan(Section):
 class Run(Section):
     """How the work is cut, spread and judged."""
 
-    executor: Literal["local"] = "local"
-    """Where workers live."""
+    executor: Literal["local", "ray"] = "local"
+    """Where workers live: processes of this machine (`local`), or actors of a Ray cluster (`ray`)."""
     replicas: Annotated[int | None, Field(ge=1, le=1024)] = None
     """Engines that run at the same time. Unset: as many as the plan has room for on this machine's
     cards; one without a card."""
@@ -158,6 +159,8 @@ class Run(Section):
     """After SIGTERM or Ctrl-C, time for the rows in flight to finish."""
     dir: str = "runs/{name}"
     """The run directory: a folder, or `s3://bucket/folder`; `{name}` is the job's name."""
+    ray: RayCluster = RayCluster()
+    """The Ray cluster of `executor: ray`, and what each process of the run gets of it."""
 
 
 class Job(Section):

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ class EngineProcess:
         start_timeout_s: an engine that is not up by then is taken for dead.
         hang_timeout_s: an engine with rows in flight that makes no step for so long, too.
         monotonic: seconds that never go back.
+        start_gate: what it passes through while it starts; see `warm_up`.
     """
 
     def __init__(
@@ -74,7 +76,9 @@ class EngineProcess:
         start_timeout_s: float = 1800.0,
         hang_timeout_s: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
+        start_gate: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
+        self._start_gate = start_gate
         self._engine = engine
         self._log_path = log_path
         self._start_timeout_s = start_timeout_s
@@ -103,6 +107,10 @@ class EngineProcess:
         """
         self.stop()
         self._reset()
+        with self._start_gate():
+            return self._start(settings)
+
+    def _start(self, settings: EngineSettings) -> EngineInfo:
         self._spawn()
         self._send("start", self._engine, settings)
         deadline = self._monotonic() + self._start_timeout_s

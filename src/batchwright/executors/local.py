@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchwright.core.errors import JobError
+from batchwright.core.errors import BatchwrightError, JobError
 from batchwright.rundir.locations import Location
 
 # A worker that dies without a word (out of memory, SIGKILL) is started again this often in a
@@ -28,12 +28,17 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A worker process that is gone. `exit_code` is negative for a signal."""
+    """A worker process that is gone.
+
+    `exit_code` is negative for a signal. `error` is what it could not go on with, where it can tell
+    its parent; else it stands in its last heartbeat.
+    """
 
     role: str
     name: str
     exit_code: int
     gpus: str | None = None
+    error: BatchwrightError | None = None
 
 
 def visible_gpus() -> list[str]:
@@ -82,6 +87,13 @@ class LocalExecutor:
         self._log_dir = log_dir
         self._processes: list[_Process] = []
 
+    max_restarts = MAX_RESTARTS
+    starting = "starting workers"
+
+    def places(self, replicas: int, gpus_each: int) -> Sequence[str | None]:
+        """The cards of each replica; see `share_gpus`. Raises JobError."""
+        return share_gpus(visible_gpus(), replicas, gpus_each)
+
     def start(self, role: str, name: str, gpus: str | None = None) -> None:
         """Start one worker; `gpus` are the only cards that it will see."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
@@ -120,6 +132,12 @@ class LocalExecutor:
         for process in self._processes:
             if process.name == name:
                 process.popen.terminate()
+
+    def kill(self, name: str) -> None:
+        """End a worker that does not answer; the next poll tells of it."""
+        for process in self._processes:
+            if process.name == name:
+                process.popen.kill()
 
     @property
     def running(self) -> list[str]:

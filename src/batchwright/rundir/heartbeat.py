@@ -7,9 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import orjson
+
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, StorageError
-from batchwright.rundir.ledger import Ledger
+from batchwright.rundir import layout
+from batchwright.rundir.ledger import Ledger, read_heartbeat
+from batchwright.rundir.storage import Storage
 
 
 class Heartbeat:
@@ -37,6 +41,16 @@ class Heartbeat:
             # One that fails is not the end: without the next one, the work would be done twice.
             with contextlib.suppress(StorageError):
                 self._ledger.heartbeat(self._state())
+
+
+def declare_dead(storage: Storage, worker: str) -> None:
+    """Free the claims of a worker that is known to be gone: nobody needs to wait for its lease.
+
+    Should it live all the same, cut off somewhere, its work is done twice and counts once.
+    """
+    state = read_heartbeat(storage, worker)
+    if state:
+        storage.put(layout.heartbeat(worker), orjson.dumps({**state, "ended": True}))
 
 
 def reported_error(heartbeat: dict[str, Any]) -> BatchwrightError | None:

@@ -116,5 +116,5 @@ class Tally:
             "phase": self.phase,
             "rows": self._finished,
             "uncommitted": self._finished - self._committed,
-            "completion_tokens": self._tokens,
+            **self.totals(),
         }
