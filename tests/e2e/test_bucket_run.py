@@ -59,7 +59,8 @@ def test_run_retry_verify_status_and_export(bucket: str, tmp_path: Path) -> None
     counts, workers = pipeline.status(place)
     assert counts.complete
     assert all(worker["ended"] for worker in workers)
-    (file,) = pipeline.export(place, tmp_path / "local", "jsonl")
+    local = {"output.path": str(tmp_path / "local"), "output.format": "jsonl"}
+    (file,) = pipeline.export(place, local, lambda _rows: None)
     lines = Path(file).read_bytes()
     assert [json.loads(line)["row"] for line in lines.splitlines()] == list(range(ROWS))
     assert len(lines.splitlines()) == len(before.splitlines())
