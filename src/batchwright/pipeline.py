@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,12 +16,14 @@ from batchwright.again import order_failed_rows
 from batchwright.check import Validation, check_rows
 from batchwright.coherence import check_engine
 from batchwright.config.job import Job, ResultFormat
-from batchwright.core.errors import FAILURE_CODES, InputError, JobError, StorageError, VerifyError
+from batchwright.core.errors import FAILURE_CODES, InputError, JobError, VerifyError
 from batchwright.core.pilot import PilotReport
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
 from batchwright.core.records import OrderBatch
+from batchwright.core.stores import LoadCounts
 from batchwright.drive import THE_PILOT, Progress, drive
+from batchwright.following import following, load_counts
 from batchwright.hardware import usable_cores
 from batchwright.piloting import pilot_report
 from batchwright.planning import own_cards, plan_job
@@ -39,6 +40,7 @@ from batchwright.rundir.storage import Storage
 from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.survey import survey
 from batchwright.write.export import export_results
+from batchwright.write.files import check_writable
 from batchwright.write.verify import Verification, verify_parts
 
 Watch = Callable[[Progress], None]
@@ -53,6 +55,7 @@ class Summary:
     counts: Counts
     wall_s: float
     rows_now: int
+    loads: tuple[LoadCounts, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """One flat object, the same names in every command."""
@@ -64,6 +67,7 @@ class Summary:
             "rows_before": self.counts.settled - self.rows_now,
             "results": [str(path) for path in self.results],
             "failures": self.counts.failures,
+            **({"loads": [load.as_json() for load in self.loads]} if self.loads else {}),
         }
 
 
@@ -169,16 +173,18 @@ def run(job: Job, run_dir: Path, watch: Watch, stop: threading.Event) -> Summary
     opened = open_settled(run_dir, with_pilot(survey(job)), job, own_cards(job), stop)
     storage, manifest = opened.storage, opened.manifest
     storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
-    _check_writable(_results_dir(storage, job))
+    check_writable(_results_dir(storage, job))
     state = _read_state(storage)
     done_before = state.counts().settled if opened.resumed else 0
     promise = Promise(storage, manifest, job, SystemClock())
     if promise.has_budget and manifest.pilot_rows:
         drive(storage, manifest, job, watch, stop, THE_PILOT)
     promise.begin(_read_state(storage))
-    drive(storage, manifest, job, watch, stop, judge=promise.look)
-    results = finish(storage, manifest, job)
-    return _conclude(storage, results, started_at, done_before)
+    with following(storage, manifest, job) as loads:
+        drive(storage, manifest, job, watch, stop, judge=promise.look)
+        results = finish(storage, manifest, job)
+        loaded = loads.wait(stop)
+    return _conclude(storage, results, started_at, done_before, loaded)
 
 
 def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[str] = ()) -> Summary:
@@ -199,10 +205,12 @@ def retry(run_dir: Path, watch: Watch, stop: threading.Event, codes: Sequence[st
     state = _complete_state(storage)
     again = order_failed_rows(storage, state, job.run.chunk_rows, codes)
     done_before = state.counts().settled - again
-    if again:
-        drive(storage, manifest, job, watch, stop)
-    results = finish(storage, manifest, job)
-    return _conclude(storage, results, started_at, done_before)
+    with following(storage, manifest, job) as loads:
+        if again:
+            drive(storage, manifest, job, watch, stop)
+        results = finish(storage, manifest, job)
+        loaded = loads.wait(stop)
+    return _conclude(storage, results, started_at, done_before, loaded)
 
 
 def finish(storage: Storage, manifest: Manifest, job: Job) -> list[Path]:
@@ -248,12 +256,12 @@ def verify(run_dir: Path) -> Verification:
     )
 
 
-def status(run_dir: Path) -> tuple[Counts, list[dict[str, Any]]]:
-    """Counts of a run, and the last sign of life of each of its workers."""
+def status(run_dir: Path) -> tuple[Counts, list[dict[str, Any]], tuple[LoadCounts, ...]]:
+    """Counts of a run, the last sign of life of each of its workers, and how far its loads are."""
     storage, _, _ = open_run(run_dir)
     names = [name.removesuffix(".json") for name in storage.names(layout.WORKERS)]
     workers = [{"name": name, **read_heartbeat(storage, name)} for name in names]
-    return _read_state(storage).counts(), workers
+    return _read_state(storage).counts(), workers, load_counts(storage)
 
 
 def open_run(run_dir: Path) -> tuple[Storage, Manifest, Job]:
@@ -292,25 +300,17 @@ def _results_dir(storage: Storage, job: Job) -> Path:
     return Path(job.output.path) if job.output.path else storage.root / layout.RESULTS
 
 
-def _check_writable(folder: Path) -> None:
-    """Find out now, not after hours, that the results cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise StorageError(
-            f"the results cannot be written to {folder}: {error.strerror}",
-            "Choose another folder: -o FOLDER, or output.path in the job file.",
-        ) from error
-
-
 def _conclude(
-    storage: Storage, results: Sequence[Path], started_at: float, done_before: int
+    storage: Storage,
+    results: Sequence[Path],
+    started_at: float,
+    done_before: int,
+    loads: tuple[LoadCounts, ...],
 ) -> Summary:
     counts = _read_state(storage).counts()
     wall_s = time.monotonic() - started_at
-    summary = Summary(storage.root, tuple(results), counts, wall_s, counts.settled - done_before)
+    now = counts.settled - done_before
+    summary = Summary(storage.root, tuple(results), counts, wall_s, now, loads)
     storage.put(layout.SUMMARY, orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
     storage.put(layout.SUCCESS, b"")
     return summary

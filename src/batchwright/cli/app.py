@@ -29,6 +29,7 @@ from batchwright.cli.arguments import (
     WithParent,
 )
 from batchwright.cli.ending import end_process, ending, leave, stopping
+from batchwright.cli.load_run import load_run
 from batchwright.cli.options import about_the_data, job_and_dir
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
 from batchwright.tokens.lean import leave_torch_out
@@ -262,8 +263,8 @@ def status(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
     from batchwright import pipeline
 
     with ending(as_json=as_json):
-        counts, workers = pipeline.status(run_dir)
-        render.show_status(run_dir, counts, workers, as_json=as_json)
+        counts, workers, loads = pipeline.status(run_dir)
+        render.show_status(run_dir, counts, workers, loads, as_json=as_json)
 
 
 @app.command()
@@ -296,7 +297,7 @@ def export(
 @app.command()
 def worker(
     run_dir: RunDir,
-    role: Annotated[str, typer.Option(help="infer, prepare, or both in one.")] = "both",
+    role: Annotated[str, typer.Option(help="infer, prepare, load, or both of the first.")] = "both",
     name: Annotated[str | None, typer.Option(help="Name in the ledger.")] = None,
     with_parent: WithParent = False,  # noqa: FBT002
 ) -> None:
@@ -325,6 +326,7 @@ def demo(
 
 
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
+app.command("load")(load_run)
 
 
 @app.callback(invoke_without_command=True)

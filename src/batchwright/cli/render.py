@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import orjson
 import typer
 
+from batchwright.cli.tables import load_lines
 from batchwright.core.errors import BatchwrightError, Interrupted, JobError, Stopped
 
 if TYPE_CHECKING:
     from batchwright.check import Validation
     from batchwright.config.job import ResultFormat
     from batchwright.core.plan import Plan
+    from batchwright.core.stores import LoadCounts
     from batchwright.drive import Progress
     from batchwright.pipeline import Summary
     from batchwright.rundir.state import Counts
@@ -161,6 +163,9 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
         say(f"  results  {path}")
     if len(summary.results) > 5:
         say(f"           and {len(summary.results) - 5} more files")
+    for load in summary.loads:
+        for line in load_lines(summary.run_dir, load):
+            say(f"  {line}")
     say(f"  proof    batchwright verify {summary.run_dir}")
 
 
@@ -227,7 +232,12 @@ def _print_findings(kind: str, findings: Mapping[str, Sequence[Any]]) -> None:
 
 
 def show_status(
-    run_dir: Path, counts: Counts, workers: Sequence[dict[str, Any]], *, as_json: bool
+    run_dir: Path,
+    counts: Counts,
+    workers: Sequence[dict[str, Any]],
+    loads: Sequence[LoadCounts] = (),
+    *,
+    as_json: bool,
 ) -> None:
     """Where a run stands."""
     alive = [worker for worker in workers if not worker.get("ended")]
@@ -242,6 +252,7 @@ def show_status(
                 "chunks_done": counts.chunks_done,
                 "failures": counts.failures,
                 "workers": alive,
+                "loads": [load.as_json() for load in loads],
             }
         )
         return
@@ -250,6 +261,9 @@ def show_status(
     print_line(f"{run_dir}: {state}")
     print_line(f"  rows     {counts.rows:,} in{about}: {_fates(counts)}")
     print_line(f"  chunks   {counts.chunks_done:,} of {counts.chunks:,} committed")
+    for load in loads:
+        for line in load_lines(run_dir, load):
+            print_line(f"  {line}")
     for worker in alive:
         age_s = time.time() - float(worker.get("at", 0))
         print_line(f"  worker   {worker['name']}: {worker.get('phase', 'preparing')}, "

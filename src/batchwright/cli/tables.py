@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from batchwright.core.stores import LoadCounts
     from batchwright.core.sweep import SweepPoint, SweepReport
 
 _HEAD = ("settings", "rows/s", "output tokens/s", "KV use", "preemptions", "worth")
@@ -58,3 +61,16 @@ def _verdict(report: SweepReport) -> list[str]:
     if worth < 0.02:
         return [f"kept     {best}: {worth:+.1%}, within the noise of the fastest, and smaller"]
     return [f"kept     {best}: {worth:+.1%}"]
+
+
+def load_lines(run_dir: Path, load: LoadCounts) -> list[str]:
+    """How far a load into a vector database is, and what is not there."""
+    state = "" if load.finished else f", {load.parts_loaded} of {load.parts} parts so far"
+    if load.parts_loaded == load.parts and not load.finished:
+        state = ", not finished: load again"
+    lines = [f"loaded   {load.loaded:,} rows into {load.url}{state}"]
+    lines += [f"  not    {number:,} with {code}" for code, number in load.faults.items()]
+    lines += [f"  note   {number:,} rows with {code}" for code, number in load.warnings.items()]
+    if load.faults:
+        lines.append(f"  see    {run_dir / 'load'}/*/errors.jsonl")
+    return lines

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from batchwright.config.sections import (
     Embedding,
     Input,
+    LoadTarget,
     MediaSection,
     Model,
     PromptSource,
@@ -147,6 +148,8 @@ class Job(Section):
     """What images and sounds may be fetched for the rows, and what that may cost."""
     output: Output = Output()
     """What the results look like."""
+    load: list[LoadTarget] = Field(default=[])
+    """Tables in vector databases that the vectors of `task: embed` go to."""
     engine: Engine = Engine()
     """What makes the tokens."""
     hardware: Hardware = Hardware()

@@ -100,6 +100,14 @@ class Storage:
         names = (entry["path"].rsplit("/", 1)[-1] for entry in listing["objects"])
         return sorted(name for name in names if not name.startswith("."))
 
+    def folders(self, folder: str) -> list[str]:
+        """Sorted names of the folders directly in a folder; empty if there is no such folder."""
+        with _translated(f"cannot list {self.root / folder}"):
+            listing = obstore.list_with_delimiter(self._store, folder)
+        return sorted(
+            prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listing["common_prefixes"]
+        )
+
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens if it is not there."""
         with _translated(f"cannot delete {self.root / path}"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -256,3 +257,16 @@ def content_bytes(column: Any) -> int:
 def _has_length(kind: pa.DataType) -> bool:
     tests = (pa.types.is_string, pa.types.is_large_string)
     return any(test(kind) for test in (*tests, pa.types.is_binary, pa.types.is_large_binary))
+
+
+def check_writable(folder: Path) -> None:
+    """Find out now, not after hours, that the results cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StorageError(
+            f"the results cannot be written to {folder}: {error.strerror}",
+            "Choose another folder: -o FOLDER, or output.path in the job file.",
+        ) from error
