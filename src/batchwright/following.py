@@ -98,9 +98,11 @@ def following(storage: Storage, manifest: Manifest, job: Job) -> Iterator[Follow
     follower = Following(storage, job)
     if job.load:
         ledger = Ledger(storage, new_worker_name("load"), SystemClock(), job.run.lease_s)
-        for wanted in job.load:
-            Loader(storage, manifest, job, wanted, ledger, threading.Event()).check()
-        follower.start()
+        stop = threading.Event()
+        loaders = [Loader(storage, manifest, job, one, ledger, stop) for one in job.load]
+        needed = [loader.check() for loader in loaders]
+        if any(needed):
+            follower.start()
     try:
         yield follower
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -20,8 +19,6 @@ from batchwright.core.schemas import JSON_INPUT
 from batchwright.core.stores import (
     ID,
     LoadCounts,
-    LoadReceipt,
-    RowFault,
     StoreColumn,
     StoreShape,
     StoreTarget,
@@ -31,6 +28,7 @@ from batchwright.core.vectors import EmbeddingSettings
 from batchwright.load.rows import make_rows, refuse
 from batchwright.load.seen import SeenIds
 from batchwright.load.sending import Sender, Sending
+from batchwright.load.under_way import PartUnderWay
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
 from batchwright.rundir.ledger import Ledger
@@ -43,39 +41,6 @@ from batchwright.write.merge import read_batches
 
 # While the run commits nothing, it is looked at this often.
 LOOK_EVERY_S = 0.25
-
-
-@dataclass(slots=True)
-class _Part:
-    """A part under way: what became of its rows so far."""
-
-    receipt: Receipt
-    rows: int = 0
-    loaded: int = 0
-    read: bool = False
-    unsent: list[pa.Table] = field(default_factory=list)
-    faults: list[RowFault] = field(default_factory=list)
-    warnings: dict[str, int] = field(default_factory=dict)
-
-    def take_in(self, faults: list[RowFault]) -> None:
-        """The rows were sent, these in vain; faults may be those of other parts."""
-        rows = (
-            {row for table in self.unsent for row in table.column("row").to_pylist()}
-            if faults
-            else ()
-        )
-        mine = [fault for fault in faults if fault.row in rows]
-        self.loaded += sum(table.num_rows for table in self.unsent) - len(mine)
-        self.faults += mine
-        self.unsent.clear()
-
-    def as_receipt(self, now: float, seconds: float) -> LoadReceipt:
-        """What is kept of it."""
-        return LoadReceipt(
-            file=self.receipt.file, sha256=self.receipt.sha256, rows=self.rows, loaded=self.loaded,
-            finished_at=now, seconds=round(seconds, 3),
-            faults=tuple(sorted(self.faults, key=lambda one: one.row)), warnings=self.warnings,
-        )  # fmt: skip
 
 
 class Loader:
@@ -114,17 +79,24 @@ class Loader:
         self._known: tuple[int, Carried] | None = None
         self.phase = "starting"
 
-    def check(self) -> None:
+    def check(self) -> bool:
         """Refuse now, and not at the first row, a table that does not fit. Nothing is written.
+
+        Returns:
+            Whether there is, or will be, anything to load.
 
         Raises:
             JobError: a mismatch.
             StoreError: the database cannot be reached.
         """
+        self._refresh()
+        if self.counts().finished:
+            return False
         try:
             self._store.open(self._shape(None), create=False)
         finally:
             self._store.close()
+        return True
 
     def counts(self) -> LoadCounts:
         """How far it is, the rows of the part under way not counted."""
@@ -213,11 +185,11 @@ class Loader:
         """Small parts go together: each request costs, and LanceDB makes a version of each."""
         self.phase = "loading" if parts else self.phase
         limits = self._store.limits
-        under_way: list[_Part] = []
+        under_way: list[PartUnderWay] = []
         held_bytes = 0
         for _, generation in itertools.groupby(parts, key=lambda one: one.generation):
             for receipt in generation:
-                part = _Part(receipt)
+                part = PartUnderWay(receipt)
                 under_way.append(part)
                 for results in self._results(receipt):
                     part.rows += results.num_rows
@@ -229,7 +201,7 @@ class Loader:
                 part.read = True
             self._send(under_way)  # a newer outcome of a row must come after the older one
 
-    def _send(self, under_way: list[_Part]) -> None:
+    def _send(self, under_way: list[PartUnderWay]) -> None:
         """Send what is held, and note the parts that are done; those stay in the list that are not."""
         if self._stop.is_set():
             raise Stopped("stopped", "Load again: it goes on where it stopped.")
@@ -246,7 +218,7 @@ class Loader:
         under_way[:] = [part for part in under_way if not part.read]
         self._rows_under_way = sum(part.loaded for part in under_way)
 
-    def _fit(self, results: pa.Table, so_far: _Part) -> pa.Table:
+    def _fit(self, results: pa.Table, so_far: PartUnderWay) -> pa.Table:
         """The rows that can be stored; the others become faults."""
         known = self._carried()
         rows, faults = make_rows(results, known.layout, self._shape(known.columns))

@@ -138,13 +138,13 @@ class MilvusStore:
 
     def finish(self) -> list[str]:
         """Seal what is there, so that its index is built."""
-        with self._translated():
+        with self._translated(opening=True):
             self._client.flush(self._target.table)
         return []
 
     def count(self) -> int:
         """Rows in the collection, those of the last moment too."""
-        with self._translated():
+        with self._translated(opening=True):
             found = self._client.query(
                 self._target.table, filter="", output_fields=["count(*)"],
                 consistency_level="Strong", timeout=_TIMEOUT_S,

@@ -113,20 +113,27 @@ class PostgresStore:
         assert self._shape is not None, "opened before"
         if not self._shape.index or self._table.indexed:
             return []
-        statement = index_statement(self._name, self._table, self._shape, _INDEX_DIMENSIONS)
+        label = self._target.table.rpartition(".")[2]
+        statement = index_statement(self._name, label, self._table, self._shape, _INDEX_DIMENSIONS)
         if statement is None:
             return [f"pgvector has no index for {self._shape.dimensions:,} dimensions: searches are "
                     "exact, and read the whole table"]  # fmt: skip
-        with self._translated():
+        with self._translated(opening=True):
             connection = self._connection()
             # The graph is built many times faster while it fits: 64 MB is the server's default.
             connection.execute("SET maintenance_work_mem = '1GB'")
-            connection.execute(statement)
+            try:
+                connection.execute(statement)
+            except (self._psycopg.errors.DiskFull, self._psycopg.errors.OutOfMemory):
+                # Workers share memory in /dev/shm, and a container has 64 MB of that.
+                connection.execute("SET max_parallel_maintenance_workers = 0")
+                connection.execute("RESET maintenance_work_mem")
+                connection.execute(statement)
         return ["built the index (hnsw)"]
 
     def count(self) -> int:
         """Rows in the table."""
-        with self._translated():
+        with self._translated(opening=True):
             query = self._sql.SQL("SELECT count(*) FROM {}").format(self._name)
             return int(self._connection().execute(query).fetchone()[0])
 
@@ -144,7 +151,7 @@ class PostgresStore:
         if connection is None or connection.closed:
             connection = self._psycopg.connect(
                 self._target.place, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_S,
-                application_name="batchwright", fallback_application_name="batchwright",
+                fallback_application_name="batchwright",
             )  # fmt: skip
             connection.execute("SET client_min_messages = warning")
             self._own.connection = connection

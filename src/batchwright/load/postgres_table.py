@@ -165,7 +165,9 @@ def _full_name(kind: ColumnKind) -> str:
     return {"timestamp": "timestamp with time zone"}.get(kind, _TYPES[kind])
 
 
-def index_statement(name: Any, table: Table, shape: StoreShape, most: dict[str, int]) -> Any | None:
+def index_statement(
+    name: Any, label: str, table: Table, shape: StoreShape, most: dict[str, int]
+) -> Any | None:
     """CREATE INDEX for the vectors; None where pgvector has none for so many dimensions."""
     from psycopg import sql
 
@@ -177,6 +179,8 @@ def index_statement(name: Any, table: Table, shape: StoreShape, most: dict[str, 
     if shape.dimensions > most[kind]:
         return None
     operators = f"{kind}_{_OPERATORS[shape.metric]}"
-    return sql.SQL("CREATE INDEX ON {} USING hnsw ({} {})").format(
-        name, expression, sql.SQL(operators)
+    own = f"{label}_{EMBEDDING}_hnsw".encode()[:_NAME_BYTES].decode(errors="ignore")
+    # A load that was killed while the server built the index finds it there.
+    return sql.SQL("CREATE INDEX IF NOT EXISTS {} ON {} USING hnsw ({} {})").format(
+        sql.Identifier(own), name, expression, sql.SQL(operators)
     )

@@ -118,7 +118,7 @@ class QdrantStore:
         if not self._shape.index or self._target.local:
             return []
         models = self._client_module.models
-        with self._translated():
+        with self._translated(opening=True):
             config = self._client.get_collection(self._target.table).config.hnsw_config
             if config is None or config.m != 0:
                 return []
@@ -129,7 +129,7 @@ class QdrantStore:
 
     def count(self) -> int:
         """Points in the collection."""
-        with self._translated():
+        with self._translated(opening=True):
             return int(self._client.count(self._target.table, exact=True).count)
 
     def close(self) -> None:
@@ -208,6 +208,8 @@ class QdrantStore:
         except RuntimeError as error:  # the local mode's lock
             raise StoreError(f"{where}: {error}") from error
         except ValueError as error:  # the local mode's checks
+            if opening:
+                raise StoreError(f"{where}: {error}") from error
             raise Refused(str(error)) from error
 
 
