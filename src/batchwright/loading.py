@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from batchwright.core.schemas import JSON_INPUT
 from batchwright.core.stores import (
     ID,
     LoadCounts,
+    RowFault,
     StoreColumn,
     StoreShape,
     StoreTarget,
@@ -28,7 +30,7 @@ from batchwright.core.vectors import EmbeddingSettings
 from batchwright.load.rows import make_rows, refuse
 from batchwright.load.seen import SeenIds
 from batchwright.load.sending import Sender, Sending
-from batchwright.load.under_way import PartUnderWay
+from batchwright.load.under_way import InFlight, PartUnderWay
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
 from batchwright.rundir.ledger import Ledger
@@ -75,6 +77,8 @@ class Loader:
         self._sender: Sender | None = None
         self._seen: SeenIds | None = None
         self._rows_under_way = 0
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="send")
+        self._in_flight: InFlight | None = None
         self._sent_at = 0.0
         self._known: tuple[int, Carried] | None = None
         self.phase = "starting"
@@ -199,24 +203,39 @@ class Loader:
                         self._send(under_way)
                         held_bytes = 0
                 part.read = True
-            self._send(under_way)  # a newer outcome of a row must come after the older one
+            self._send(under_way)
+            self._collect()  # a newer outcome of a row must come after the older one
 
     def _send(self, under_way: list[PartUnderWay]) -> None:
-        """Send what is held, and note the parts that are done; those stay in the list that are not."""
+        """Send what is held once all before it is there; the parts stay in the list that go on."""
         if self._stop.is_set():
             raise Stopped("stopped", "Load again: it goes on where it stopped.")
-        assert self._sender is not None, "made at the beginning"
-        tables = [table for part in under_way for table in part.unsent]
-        faults = self._sender.send(pa.concat_tables(tables).combine_chunks()) if tables else []
-        for part in under_way:
-            part.take_in(faults)
+        self._collect()
+        sent = [(part, part.hand_over()) for part in under_way]
+        tables = [table for _, held in sent for table in held]
         done = [part for part in under_way if part.read]
-        now = self._clock.monotonic()
-        for part in done:
-            self._loads.add(part.as_receipt(self._clock.now(), (now - self._sent_at) / len(done)))
-        self._sent_at = now
+        if tables or done:
+            self._in_flight = InFlight(sent, done, self._pool.submit(self._send_all, tables))
         under_way[:] = [part for part in under_way if not part.read]
-        self._rows_under_way = sum(part.loaded for part in under_way)
+
+    def _send_all(self, tables: list[pa.Table]) -> list[RowFault]:
+        assert self._sender is not None, "made at the beginning"
+        return self._sender.send(pa.concat_tables(tables).combine_chunks()) if tables else []
+
+    def _collect(self) -> None:
+        """Wait for the rows that are being sent, and note the parts that are done with them."""
+        flight, self._in_flight = self._in_flight, None
+        if flight is None:
+            return
+        faults = flight.faults.result()
+        for part, tables in flight.sent:
+            part.take_in(tables, faults)
+        now = self._clock.monotonic()
+        for part in flight.done:
+            seconds = (now - self._sent_at) / len(flight.done)
+            self._loads.add(part.as_receipt(self._clock.now(), seconds))
+        self._sent_at = now
+        self._rows_under_way = sum(part.loaded for part, _ in flight.sent if not part.read)
 
     def _fit(self, results: pa.Table, so_far: PartUnderWay) -> pa.Table:
         """The rows that can be stored; the others become faults."""
@@ -280,6 +299,7 @@ class Loader:
         self._loads.finish(counts)
 
     def _end(self) -> None:
+        self._pool.shutdown(wait=True)
         if self._sender is not None:
             self._sender.close()
             self._loads.list_faults(self._run, self._rows_of)

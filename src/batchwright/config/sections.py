@@ -229,7 +229,7 @@ class LoadTarget(Section):
     index: bool = True
     """Build an index; without one, searches are exact and read all vectors."""
     batch_mb: Annotated[float | None, Field(gt=0, le=1024)] = None
-    """Size of a request. Unset: 8, for LanceDB 64."""
+    """Size of a request. Unset: 8, for LanceDB 16."""
     parallel: Annotated[int | None, Field(ge=1, le=64)] = None
     """Requests at a time. Unset: 4 for Qdrant, 2 for PostgreSQL and Milvus, 1 for what lies on this
     machine's disk."""

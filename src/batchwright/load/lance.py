@@ -25,7 +25,7 @@ _WORTH_AN_INDEX = 100_000
 class LanceStore:
     """A table in LanceDB. One write at a time: each is a version of the table."""
 
-    limits = StoreLimits(batch_bytes=64 << 20, row_bytes=1 << 30, batch_rows=100_000, parallel=1)
+    limits = StoreLimits(batch_bytes=16 << 20, row_bytes=1 << 30, batch_rows=100_000, parallel=1)
 
     def __init__(self, target: StoreTarget) -> None:
         self._target = target
