@@ -42,9 +42,21 @@ class Carried:
 
 
 def carried(
-    storage: Storage, manifest: Manifest, batches: Sequence[OrderBatch], wanted: LoadTarget
+    storage: Storage,
+    manifest: Manifest,
+    batches: Sequence[OrderBatch],
+    wanted: LoadTarget,
+    *,
+    with_typed_ids: bool,
 ) -> Carried:
     """What a load reads and stores, by all that is known of the input so far.
+
+    Args:
+        storage: of the run.
+        manifest: of the run.
+        batches: of the order, as far as it is.
+        wanted: the table, and which columns it wants.
+        with_typed_ids: whether it matters that an id was a number.
 
     Raises:
         JobError: the input has no such column.
@@ -57,9 +69,10 @@ def carried(
         present = [input_type.field(place).name for place in range(input_type.num_fields)]
     id_column = manifest.id_column if wanted.id == "auto" else wanted.id
     kept = _chosen(present, wanted, id_column)
-    read = list(dict.fromkeys([*kept, *([id_column] if id_column in present else [])]))
-    results = make_shape(input_type, kinds, (), "all", task)
-    names = output_names(present, [field.name for field in contract(task)])
+    reads_id = id_column in present and (with_typed_ids or wanted.id != "auto")
+    read = list(dict.fromkeys([*kept, *([id_column] if reads_id else [])]))
+    results = make_shape(input_type, kinds, (), read, task)
+    names = output_names(read, [field.name for field in contract(task)])
     stored = output_names(kept, _OWN_NAMES)
     is_json = {name: name in kinds and column_type(kinds[name]) is None for name in read}
     layout = Layout(

@@ -318,7 +318,10 @@ class Loader:
         """What is read and stored, by what is known of the input; that grows while rows are prepared."""
         batches = [batch for batch in self._run.batches if batch.generation == 0]
         if self._known is None or self._known[0] != len(batches):
-            found = carried(self._storage, self._manifest, batches, self._wanted)
+            found = carried(
+                self._storage, self._manifest, batches, self._wanted,
+                with_typed_ids=not self._store.limits.typed,
+            )  # fmt: skip
             self._known = (len(batches), found)
         return self._known[1]
 

@@ -33,7 +33,7 @@ Columns = Annotated[
 ]
 IdColumn = Annotated[str | None, typer.Option("--id", help="Input column to use as the id.")]
 MetricName = Annotated[str | None, typer.Option("--metric", help="cosine, l2 or dot.")]
-Index = Annotated[bool | None, typer.Option("--index/--no-index", help="Build an index.")]
+NoIndex = Annotated[bool, typer.Option("--no-index", help="Build no index: searches are exact.")]
 BatchMb = Annotated[float | None, typer.Option("--batch-mb", help="Size of a request.")]
 Parallel = Annotated[int | None, typer.Option("--parallel", help="Requests at a time.")]
 Again = Annotated[bool, typer.Option("--again", help="Write all rows again, not only new ones.")]
@@ -45,7 +45,7 @@ def load_run(
     columns: Columns = None,
     id_column: IdColumn = None,
     metric: MetricName = None,
-    index: Index = None,
+    no_index: NoIndex = False,  # noqa: FBT002
     batch_mb: BatchMb = None,
     parallel: Parallel = None,
     again: Again = False,  # noqa: FBT002
@@ -58,7 +58,7 @@ def load_run(
     with ending(as_json=as_json):
         storage, manifest, job = pipeline.open_run(run_dir)
         options = {
-            "id": id_column, "metric": metric, "index": index, "batch_mb": batch_mb,
+            "id": id_column, "metric": metric, "index": False if no_index else None, "batch_mb": batch_mb,
             "parallel": parallel, "columns": _columns(columns),
         }  # fmt: skip
         given = {name: value for name, value in options.items() if value is not None}

@@ -13,7 +13,7 @@ import pyarrow as pa
 from batchwright.core.errors import JobError, MissingExtra, StoreError, Unreachable
 from batchwright.core.ports import Fitted
 from batchwright.core.stores import EMBEDDING, ID, StoreLimits, StoreShape, StoreTarget
-from batchwright.load.rows import NUMERIC_ID, numbers, payload_bytes
+from batchwright.load.rows import NUMERIC_ID, dimensions, payload_bytes
 
 # Each write is a version with a file of its own; these are put together now and then.
 _WRITES_BEFORE_TIDYING = 64
@@ -57,8 +57,7 @@ class LanceStore:
 
     def sizes(self, rows: pa.Table) -> Any:
         """As Arrow holds them."""
-        width = numbers(rows).dtype.itemsize * (numbers(rows).shape[1] if rows.num_rows else 0)
-        return payload_bytes(rows) + width
+        return payload_bytes(rows) + 4 * dimensions(rows)
 
     def write(self, rows: pa.Table) -> None:
         """Merge rows by id in one version."""

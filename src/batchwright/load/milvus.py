@@ -25,6 +25,7 @@ from batchwright.core.stores import (
     StoreTarget,
 )
 from batchwright.load.rows import (
+    dimensions,
     kinds_of,
     numbers,
     payload_bytes,
@@ -116,7 +117,7 @@ class MilvusStore:
 
     def sizes(self, rows: pa.Table) -> Any:
         """As protobuf sends them."""
-        return payload_bytes(rows) + (4 * numbers(rows).shape[1] if rows.num_rows else 0) + 64
+        return payload_bytes(rows) + (4 * dimensions(rows) + 64)
 
     def write(self, rows: pa.Table) -> None:
         """Upsert: unlike insert it leaves one row for each id."""

@@ -24,7 +24,14 @@ from batchwright.load.postgres_table import (
     table_name,
 )
 from batchwright.load.postgres_text import replace_nul
-from batchwright.load.rows import kinds_of, numbers, payload_bytes, payload_names, refuse
+from batchwright.load.rows import (
+    dimensions,
+    kinds_of,
+    numbers,
+    payload_bytes,
+    payload_names,
+    refuse,
+)
 
 _STAGE = "batchwright_stage"
 _CONNECT_TIMEOUT_S = 15
@@ -90,7 +97,7 @@ class PostgresStore:
     def sizes(self, rows: pa.Table) -> Any:
         """As binary COPY sends them."""
         width = 2 if self._table.vector_type == "halfvec" else 4
-        return payload_bytes(rows) + width * (numbers(rows).shape[1] if rows.num_rows else 0) + 64
+        return payload_bytes(rows) + (width * dimensions(rows) + 64)
 
     def write(self, rows: pa.Table) -> None:
         """COPY, then INSERT ... ON CONFLICT DO UPDATE: rows that are there and equal stay as they are."""

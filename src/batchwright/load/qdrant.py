@@ -15,7 +15,14 @@ import pyarrow as pa
 from batchwright.core.errors import JobError, MissingExtra, Refused, StoreError, Unreachable
 from batchwright.core.ports import Fitted
 from batchwright.core.stores import ID, StoreLimits, StoreShape, StoreTarget
-from batchwright.load.rows import NUMERIC_ID, kinds_of, numbers, payload_bytes, payload_names
+from batchwright.load.rows import (
+    NUMERIC_ID,
+    dimensions,
+    kinds_of,
+    numbers,
+    payload_bytes,
+    payload_names,
+)
 from batchwright.load.values import plain_values
 
 # What a server takes unless configured otherwise (service.max_request_size_mb: 32).
@@ -98,9 +105,8 @@ class QdrantStore:
 
     def sizes(self, rows: pa.Table) -> Any:
         """As JSON: a vector takes six times as much as its bytes."""
-        dimensions = numbers(rows).shape[1] if rows.num_rows else 0
         names = sum(len(name.encode()) + 8 for name in payload_names(rows))
-        return payload_bytes(rows) + (_JSON_NUMBER_BYTES * dimensions + names + 128)
+        return payload_bytes(rows) + (_JSON_NUMBER_BYTES * dimensions(rows) + names + 128)
 
     def write(self, rows: pa.Table) -> None:
         """Upsert points, and wait until they are searchable."""

@@ -70,7 +70,7 @@ def make_rows(
             faults[place] = ("no_vector", f"{code}: {message}")
         elif place in bad:
             faults[place] = ("bad_id", bad[place])
-    vectors = results.column(EMBEDDING).combine_chunks()
+    vectors = _one_piece(results.column(EMBEDDING))
     for place, problem in _bad_vectors(vectors, shape).items():
         faults.setdefault(place, ("bad_vector", problem))
     columns = {
@@ -125,9 +125,19 @@ def refuse(table: pa.Table, why: dict[int, str], code: str) -> tuple[pa.Table, l
 
 def numbers(table: pa.Table) -> npt.NDArray[Any]:
     """The vectors as an array [rows, dimensions] of the type that they have."""
-    column = table.column(EMBEDDING).combine_chunks()
+    column = _one_piece(table.column(EMBEDDING))
     flat: npt.NDArray[Any] = column.flatten().to_numpy(zero_copy_only=False)
-    return flat.reshape(len(column), -1 if len(column) else column.type.list_size)
+    return flat.reshape(len(column), column.type.list_size)
+
+
+def dimensions(table: pa.Table) -> int:
+    """Numbers of each vector."""
+    return int(table.schema.field(EMBEDDING).type.list_size)
+
+
+def _one_piece(column: pa.ChunkedArray) -> Any:
+    """A column as one array; it is not copied if it is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def payload_names(table: pa.Table) -> list[str]:
