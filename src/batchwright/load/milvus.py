@@ -157,6 +157,11 @@ class MilvusStore:
         if self._client is not None:
             self._client.close()
             self._client = None
+            if self._target.local:
+                from milvus_lite.server_manager import server_manager_instance
+
+                # Its server in this process would keep the file locked for all others.
+                server_manager_instance.release_server(self._target.place)
 
     def _connect(self) -> Any:
         # Each refused request would print a traceback of its own.
@@ -245,7 +250,8 @@ class MilvusStore:
         except (self._pymilvus.MilvusException, grpc.RpcError) as error:
             message = str(getattr(error, "message", "") or error).splitlines()[0][:300]
             if opening or _is_of_permission(message):
-                hint = "A token (user:password, or a key) is read from MILVUS_TOKEN."
+                known = "A token (user:password, or a key) is read from MILVUS_TOKEN."
+                hint = "" if self._target.local else known
                 raise StoreError(f"{where}: {message}", hint) from error
             if isinstance(error, grpc.RpcError) or _is_passing(error, message):
                 raise Unreachable(message) from error
