@@ -35,7 +35,7 @@ END = "<!-- {}: end -->"
 READING_ORDER = (
     "pipeline", "survey", "drive", "check", "roles", "prepare", "order", "again", "worker", "wiring",
     "read", "validate", "tokens", "profile", "plan", "pilot", "engines", "executors", "write",
-    "diagnose",
+    "load", "diagnose",
     "rundir", "config", "core", "cli", "demo",
 )  # fmt: skip
 
@@ -134,6 +134,7 @@ def job_file_page() -> str:
         "Editors that read JSON Schema can check a job file against "
         "[job.schema.json](../job.schema.json).", "",
         "## Top level", "", *_field_table(plain, sections, required=()),
+        "", "Each entry of `load` has:", "", *_load_table(sections["LoadTarget"], sections),
     ]  # fmt: skip
     for name, field in schema["properties"].items():
         reference = _ref(field)
@@ -156,6 +157,10 @@ def job_file_page() -> str:
                 ]
                 lines += _field_table(sections[found]["properties"], sections, required=())
     return "\n".join([*lines, ""])
+
+
+def _load_table(section: Mapping[str, Any], sections: Mapping[str, Any]) -> list[str]:
+    return _field_table(section["properties"], sections, section["required"])
 
 
 def _after_section(name: str, sections: Mapping[str, Any]) -> list[str]:
@@ -328,6 +333,11 @@ def errors_page() -> str:
          "again.", errors.FAILURE_CODES),
         ("Warnings", "The row runs all the same; the codes stand in its `warnings`.",
          errors.WARNING_CODES),
+        ("Rows that are not in a vector database", "Of a load; the run's own rows and results stay "
+         "as they are. They stand in `load/TARGET/errors.jsonl` of the run directory.",
+         errors.LOAD_CODES),
+        ("Rows that a load changes", "They are in the database; the codes are counted in its summary.",
+         errors.LOAD_WARNING_CODES),
     ):  # fmt: skip
         lines += ["", f"## {title}", "", intro, "", "| code | meaning |", "|---|---|"]
         lines += [f"| `{code}` | {meaning} |" for code, meaning in codes.items()]

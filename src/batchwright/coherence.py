@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from batchwright.adapters import check_adapters
 from batchwright.compatibility import check_here
 from batchwright.config.job import Job
-from batchwright.config.sections import Embedding, PromptSource, Sampling, Scoring
+from batchwright.config.sections import Embedding, LoadTarget, PromptSource, Sampling, Scoring
 from batchwright.constraints.compiler import job_compiler
 from batchwright.core.errors import JobError
+from batchwright.core.stores import parse_target
 from batchwright.core.structured import constraint_of
 from batchwright.engines.openai_options import check_endpoint_job
 from batchwright.engines.vllm_setup import check_model
@@ -18,6 +21,7 @@ SHARED_MEMORY_BYTES = 1 << 30
 
 def check_task(job: Job) -> None:
     """Refuse settings that the task has no use for: they would be dropped in silence."""
+    check_loads(job, job.load)
     if job.engine.kind == "openai":
         check_endpoint_job(job)
     if job.engine.kind == "torch" and job.task != "embed":
@@ -39,6 +43,16 @@ def check_task(job: Job) -> None:
         if job.task == "generate":
             return
     _check_without_answers(job)
+
+
+def check_loads(job: Job, targets: Sequence[LoadTarget]) -> None:
+    """Find out without a connection what cannot be loaded into vector databases."""
+    if targets and job.task != "embed":
+        raise JobError(f"load: task: {job.task} makes no vectors", "Set task: embed, or remove it.")
+    names = [parse_target(one.to).name for one in targets]
+    twice = [one.to for one, name in zip(targets, names, strict=True) if names.count(name) > 1]
+    if twice:
+        raise JobError(f"load: {twice[0]} stands there twice", "Remove one of the two.")
 
 
 def _check_without_answers(job: Job) -> None:

@@ -14,6 +14,7 @@ import orjson
 
 from batchwright.config.job import Job
 from batchwright.core.errors import InputError, JobError, Stopped, StorageError, VerifyError
+from batchwright.core.stores import LoadCounts
 from batchwright.exporting import export_run
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
@@ -38,6 +39,7 @@ class Summary:
     wall_s: float
     rows_now: int
     waste: Waste = NOTHING_WASTED
+    loads: tuple[LoadCounts, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """One flat object, the same names in every command."""
@@ -50,6 +52,7 @@ class Summary:
             "results": [str(path) for path in self.results],
             "failures": self.counts.failures,
             **self.waste.as_json(),
+            **({"loads": [load.as_json() for load in self.loads]} if self.loads else {}),
         }
 
 
@@ -157,13 +160,17 @@ def check_writable(folder: Location) -> None:
 
 
 def conclude(
-    storage: Storage, results: Sequence[Location], wall_s: float, rows_now: int
+    storage: Storage,
+    results: Sequence[Location],
+    wall_s: float,
+    rows_now: int,
+    loads: tuple[LoadCounts, ...] = (),
 ) -> Summary:
     """Say in the run directory how the run ended, and that it did."""
     state = read_state(storage)
     workers = with_counted(Roster(storage).read(), state.receipts.values())
     waste = wasted(workers.values(), complete=True)
-    summary = Summary(storage.place, tuple(results), state.counts(), wall_s, rows_now, waste)
+    summary = Summary(storage.place, tuple(results), state.counts(), wall_s, rows_now, waste, loads)
     storage.put(layout.SUMMARY, orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
     storage.put(layout.SUCCESS, b"")
     return summary

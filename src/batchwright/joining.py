@@ -14,6 +14,7 @@ from batchwright.config.job import Job
 from batchwright.core.errors import JobError, Stopped
 from batchwright.deliver import Summary, check_writable, deliver, read_state, results_dir
 from batchwright.drive import Progress
+from batchwright.following import load_rest
 from batchwright.overseeing import Overseer
 from batchwright.planning import own_cards
 from batchwright.roles import attend
@@ -74,6 +75,7 @@ def work(
         except Stopped as stopped:
             raise overseer.error or stopped from None
     summary = deliver(storage, manifest, running, name, stop)
+    load_rest(storage, manifest, running, stop)
     return Attended(read_state(storage).counts(), summary)
 
 

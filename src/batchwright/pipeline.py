@@ -21,6 +21,7 @@ from batchwright.core.errors import FAILURE_CODES, JobError
 from batchwright.core.pilot import PilotReport
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
+from batchwright.core.stores import LoadCounts
 from batchwright.deliver import (
     Summary,
     check_writable,
@@ -33,6 +34,7 @@ from batchwright.deliver import (
 )
 from batchwright.drive import THE_PILOT, Progress, drive
 from batchwright.exporting import export_run, first_pass
+from batchwright.following import following, load_counts
 from batchwright.hardware import usable_cores
 from batchwright.piloting import pilot_report
 from batchwright.planning import own_cards, plan_job
@@ -166,9 +168,11 @@ def run(job: Job, run_dir: Location, watch: Watch, stop: threading.Event) -> Sum
         if promise.has_budget and manifest.pilot_rows:
             drive(storage, manifest, job, watch, stop, THE_PILOT)
         promise.begin(read_state(storage))
-        drive(storage, manifest, job, watch, stop, judge=promise.look)
-        results = finish(storage, manifest, job, ledger, stop)
-        return _conclude(storage, results, started_at, done_before)
+        with following(storage, manifest, job) as loads:
+            drive(storage, manifest, job, watch, stop, judge=promise.look)
+            results = finish(storage, manifest, job, ledger, stop)
+            loaded = loads.wait(stop)
+        return _conclude(storage, results, started_at, done_before, loaded)
 
 
 def retry(
@@ -191,11 +195,12 @@ def retry(
     state = complete_state(storage)
     again = order_failed_rows(storage, state, job.run.chunk_rows, codes)
     done_before = state.counts().settled - again
-    with in_charge(storage, job) as ledger:
+    with in_charge(storage, job) as ledger, following(storage, manifest, job) as loads:
         if again:
             drive(storage, manifest, job, watch, stop)
         results = finish(storage, manifest, job, ledger, stop)
-        return _conclude(storage, results, started_at, done_before)
+        loaded = loads.wait(stop)
+        return _conclude(storage, results, started_at, done_before, loaded)
 
 
 def export(
@@ -227,12 +232,15 @@ def verify(run_dir: Location) -> Verification:
     )
 
 
-def status(run_dir: Location) -> tuple[Counts, list[dict[str, Any]]]:
-    """Counts of a run, and the last sign of life of each of its workers."""
+def status(
+    run_dir: Location,
+) -> tuple[Counts, list[dict[str, Any]], tuple[LoadCounts, ...]]:
+    """Counts of a run, the last sign of life of each of its workers, and how far its loads are."""
     storage, _, _ = open_run(run_dir)
     state = read_state(storage)
     workers = with_counted(Roster(storage).read(), state.receipts.values())
-    return state.counts(), [{"name": name, **one} for name, one in workers.items()]
+    rows = [{"name": name, **one} for name, one in workers.items()]
+    return state.counts(), rows, load_counts(storage)
 
 
 def open_run(run_dir: Location) -> tuple[Storage, Manifest, Job]:
@@ -242,7 +250,11 @@ def open_run(run_dir: Location) -> tuple[Storage, Manifest, Job]:
 
 
 def _conclude(
-    storage: Storage, results: Sequence[Location], started_at: float, done_before: int
+    storage: Storage,
+    results: Sequence[Location],
+    started_at: float,
+    done_before: int,
+    loads: tuple[LoadCounts, ...],
 ) -> Summary:
     rows_now = read_state(storage).counts().settled - done_before
-    return conclude(storage, results, time.monotonic() - started_at, rows_now)
+    return conclude(storage, results, time.monotonic() - started_at, rows_now, loads)

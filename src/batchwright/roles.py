@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from batchwright.coherence import check_shared_memory
@@ -26,6 +27,7 @@ from batchwright.equipment import (
     row_timeout_s,
 )
 from batchwright.hardware import shared_memory_bytes
+from batchwright.loading import Loader
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.references import media_limits
@@ -206,7 +208,31 @@ def both(storage: Storage, manifest: Manifest, job: Job, name: str, stop: thread
             beside.terminate()
 
 
-ROLES: dict[str, Role] = {"infer": infer, "pilot": pilot, "prepare": prepare, "both": both}
+def load(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:
+    """Load what is committed into the job's vector databases, until the run has no more to come."""
+    ledger = Ledger(storage, name, SystemClock(), job.run.lease_s)
+    ledger.refresh()
+    loaders = [Loader(storage, manifest, job, wanted, ledger, stop) for wanted in job.load]
+    if not loaders:
+        return
+
+    def state() -> dict[str, Any]:
+        phases = ", ".join(dict.fromkeys(loader.phase for loader in loaders))
+        rows = sum(loader.rows_sent for loader in loaders)
+        return {"role": "load", "phase": phases, "loaded": rows}
+
+    with Heartbeat(ledger, state, job.run.lease_s), ThreadPoolExecutor(len(loaders)) as pool:
+        # One database that fails does not keep the others from being filled.
+        ends = [pool.submit(loader.run, follow=True) for loader in loaders]
+        for end in ends:
+            end.exception()
+    for end in ends:
+        end.result()
+
+
+ROLES: dict[str, Role] = {
+    "infer": infer, "pilot": pilot, "prepare": prepare, "both": both, "load": load,
+}  # fmt: skip
 
 
 def _report(storage: Storage, job: Job, name: str, error: BatchwrightError) -> None:

@@ -30,6 +30,7 @@ from batchwright.cli.arguments import (
 from batchwright.cli.ending import end_process, ending, leave, stopping
 from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
+from batchwright.cli.load_run import load_run
 from batchwright.cli.options import about_the_data, job_and_dir, run_place
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
 from batchwright.cli.worker import worker
@@ -264,8 +265,8 @@ def status(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
     from batchwright import pipeline
 
     with ending(as_json=as_json):
-        counts, workers = pipeline.status(run_place(run_dir))
-        render.show_status(run_dir, counts, workers, as_json=as_json)
+        counts, workers, loads = pipeline.status(run_place(run_dir))
+        render.show_status(run_dir, counts, workers, loads, as_json=as_json)
 
 
 @app.command()
@@ -297,6 +298,7 @@ def demo(
 app.command()(export)
 app.command()(worker)
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
+app.command("load")(load_run)
 app.add_typer(k8s)
 
 

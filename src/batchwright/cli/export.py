@@ -54,5 +54,5 @@ def export(
                 raise JobError(
                     f"--set {key}: the rows are computed already", "Only output.… can be set here."
                 )
-        files = pipeline.export(run_place(run_dir), options, render.written_lines())
+        files = pipeline.export(run_place(run_dir), options, render.count_lines("written"))
         render.show_files(files, as_json=as_json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from batchwright.config.job import Job
 from batchwright.config.load import load_job, make_job, parse_settings
 from batchwright.core.errors import JobError
+from batchwright.core.stores import absolute_target
 from batchwright.demo.use import DEMO, embedded_model
 from batchwright.rundir.locations import Location, is_address, location_of
 
@@ -68,11 +69,14 @@ def with_absolute_paths(job: Job) -> Job:
         if (value := getattr(model, key)) and Path(value).exists()
     }
     output = job.output.path and _absolute(job.output.path)
+    here = str(Path.cwd())
+    loads = [one.model_copy(update={"to": absolute_target(one.to, here)}) for one in job.load]
     return job.model_copy(
         update={
             "input": job.input.model_copy(update={"path": absolute}),
             "model": model.model_copy(update=updates),
             "output": job.output.model_copy(update={"path": output}),
+            "load": loads,
         }
     )
 

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 import typer
 
+from batchwright.cli.tables import load_lines, result_lines
 from batchwright.core.errors import BatchwrightError, Interrupted, Stopped
 
 if TYPE_CHECKING:
     from batchwright.check import Validation
     from batchwright.core.plan import Plan
+    from batchwright.core.stores import LoadCounts
     from batchwright.deliver import Summary
     from batchwright.drive import Progress
     from batchwright.rundir.locations import Location
@@ -159,10 +161,8 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
         say(f"  wasted   {_waste(summary.waste)}")
     if counts.failed:
         say(f"  again    batchwright retry {summary.run_dir}")
-    for path in summary.results[:5]:
-        say(f"  results  {path}")
-    if len(summary.results) > 5:
-        say(f"           and {len(summary.results) - 5} more files")
+    for line in result_lines(summary):
+        say(f"  {line}")
     say(f"  proof    batchwright verify {summary.run_dir}")
 
 
@@ -191,14 +191,9 @@ def validation_lines() -> Callable[[Validation], None]:
     )
 
 
-def count_lines() -> Callable[[int], None]:
-    """A function that says every 10 s how many rows are counted."""
-    return _now_and_then(lambda rows: f"{rows:,} rows counted")
-
-
-def written_lines() -> Callable[[int], None]:
-    """A function that says every 10 s how many rows are written."""
-    return _now_and_then(lambda rows: f"{rows:,} rows written")
+def count_lines(done: str = "counted") -> Callable[[int], None]:
+    """A function that says every 10 s how many rows are counted, or whatever is done with them."""
+    return _now_and_then(lambda rows: f"{rows:,} rows {done}")
 
 
 def _now_and_then(line: Callable[[Any], str]) -> Callable[[Any], None]:
@@ -242,7 +237,12 @@ def _print_findings(kind: str, findings: Mapping[str, Sequence[Any]]) -> None:
 
 
 def show_status(
-    run_dir: Location, counts: Counts, workers: Sequence[dict[str, Any]], *, as_json: bool
+    run_dir: Location,
+    counts: Counts,
+    workers: Sequence[dict[str, Any]],
+    loads: Sequence[LoadCounts] = (),
+    *,
+    as_json: bool,
 ) -> None:
     """Where a run stands."""
     from batchwright.rundir.waste import wasted
@@ -261,6 +261,7 @@ def show_status(
                 "failures": counts.failures,
                 **waste.as_json(),
                 "workers": alive,
+                "loads": [load.as_json() for load in loads],
             }
         )
         return
@@ -271,6 +272,9 @@ def show_status(
     print_line(f"  chunks   {counts.chunks_done:,} of {counts.chunks:,} committed")
     if waste.rows:
         print_line(f"  wasted   {_waste(waste)}")
+    for load in loads:
+        for line in load_lines(run_dir, load):
+            print_line(f"  {line}")
     for worker in alive:
         age_s = time.time() - float(worker.get("at", 0))
         print_line(f"  worker   {worker['name']}: {worker.get('phase', 'preparing')}, "

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from batchwright.core.stores import LoadCounts
     from batchwright.core.sweep import SweepPoint, SweepReport
+    from batchwright.deliver import Summary
+    from batchwright.rundir.locations import Location
 
 _HEAD = ("settings", "rows/s", "output tokens/s", "KV use", "preemptions", "worth")
 
@@ -58,3 +61,26 @@ def _verdict(report: SweepReport) -> list[str]:
     if worth < 0.02:
         return [f"kept     {best}: {worth:+.1%}, within the noise of the fastest, and smaller"]
     return [f"kept     {best}: {worth:+.1%}"]
+
+
+def load_lines(run_dir: Location, load: LoadCounts) -> list[str]:
+    """How far a load into a vector database is, and what is not there."""
+    state = "" if load.finished else f", {load.parts_loaded} of {load.parts} parts so far"
+    if load.parts_loaded == load.parts and not load.finished:
+        state = ", not finished: load again"
+    lines = [f"loaded   {load.loaded:,} rows into {load.url}{state}"]
+    lines += [f"  not    {number:,} with {code}" for code, number in load.faults.items()]
+    lines += [f"  note   {number:,} rows with {code}" for code, number in load.warnings.items()]
+    if load.faults:
+        lines.append(f"  see    {run_dir}/load/*/errors.jsonl")
+    return lines
+
+
+def result_lines(summary: Summary) -> list[str]:
+    """Where the results of a run are, files first, then databases."""
+    lines = [f"results  {path}" for path in summary.results[:5]]
+    if len(summary.results) > 5:
+        lines.append(f"         and {len(summary.results) - 5} more files")
+    for load in summary.loads:
+        lines += load_lines(summary.run_dir, load)
+    return lines

@@ -12,6 +12,7 @@ from batchwright.config.kubernetes import Kubernetes
 from batchwright.config.sections import (
     Embedding,
     Input,
+    LoadTarget,
     MediaSection,
     Model,
     PromptSource,
@@ -187,6 +188,8 @@ class Job(Section):
     """What images and sounds may be fetched for the rows, and what that may cost."""
     output: Output = Output()
     """What the results look like."""
+    load: list[LoadTarget] = Field(default=[])
+    """Tables in vector databases that the vectors of `task: embed` go to."""
     engine: Engine = Engine()
     """What makes the tokens."""
     hardware: Hardware = Hardware()

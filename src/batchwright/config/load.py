@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
+from batchwright.core.stores import absolute_target
 
 # The keys that lead to a value, and the line of the job file on which each stands.
 Place = tuple[str, ...]
@@ -67,6 +68,17 @@ def make_job(
         raise JobError(
             "\n".join(problems), "See docs/reference/job-file.md for every key."
         ) from None
+
+
+def make_section(kind: type[BaseModel], data: dict[str, Any], source: str) -> Any:
+    """Plain data to one checked section. Raises JobError."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        problems = [
+            f"{source}{'.'.join(map(str, one['loc'][:1]))}: {one['msg']}" for one in error.errors()
+        ]
+        raise JobError(problems[0]) from None
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
@@ -141,6 +153,9 @@ def _resolve_paths(data: dict[str, Any], folder: Path) -> None:
         if part and isinstance(name, str) and name and Path(_resolved(name, folder)).is_dir():
             part[key] = _resolved(name, folder)
     model = data.get("model")
+    for entry in data.get("load") or ():
+        if isinstance(entry, dict) and isinstance(entry.get("to"), str):
+            entry["to"] = absolute_target(entry["to"], str(folder.absolute()))
     adapters = model.get("adapters") if isinstance(model, dict) else None
     if isinstance(adapters, dict):
         for name, path in adapters.items():

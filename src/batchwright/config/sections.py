@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from batchwright.core.media import MEDIA_TYPES, MediaType
 from batchwright.core.sampling import PresetName, SamplingFields
+from batchwright.core.stores import Metric
 from batchwright.core.tasks import ScoreMethod
 from batchwright.core.vectors import VectorDtype
 
@@ -211,3 +212,25 @@ class MediaSection(Section):
     """More attempts after a failure that may pass: no connection, a busy server, a timeout."""
     workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Images and sounds that one worker fetches at the same time."""
+
+
+class LoadTarget(Section):
+    """A table in a vector database: the run's vectors go there while later ones are made."""
+
+    to: str
+    """`postgresql://user@host/db?table=TABLE`, `qdrant://host:6333/COLLECTION`,
+    `milvus://host:19530/COLLECTION` or `lance://folder/TABLE`; made if it does not exist. Secrets
+    come from the environment: `PGPASSWORD`, `QDRANT_API_KEY`, `MILVUS_TOKEN`."""
+    id: str = "auto"
+    """Column of the input that rows are known by there. `auto`: the run's own ids."""
+    columns: Literal["all", "none"] | list[str] = "all"
+    """Columns of the input that travel with the vectors."""
+    metric: Metric = "cosine"
+    """By which neighbours are found: `cosine`, `l2` or `dot`."""
+    index: bool = True
+    """Build an index; without one, searches are exact and read all vectors."""
+    batch_mb: Annotated[float | None, Field(gt=0, le=1024)] = None
+    """Size of a request. Unset: 8, for LanceDB 16."""
+    parallel: Annotated[int | None, Field(ge=1, le=64)] = None
+    """Requests at a time. Unset: 4 for Qdrant, 2 for PostgreSQL and Milvus, 1 for what lies on this
+    machine's disk."""

@@ -11,6 +11,7 @@ BatchwrightError                exit  what happened
 ├── StorageError                  75  a disk or bucket refused; fix it and run again
 ├── EngineError                   75  the engine cannot be kept alive
 ├── ClusterError                  75  the cluster's API server does not answer
+├── StoreError                    75  a vector database cannot be reached, or refuses to be written
 ├── Stopped                       75  stopped on request (SIGTERM); run again to go on
 └── Interrupted                  130  stopped by Ctrl-C; run again to go on
 
@@ -104,6 +105,12 @@ class ClusterError(BatchwrightError):
 
 class EngineDied(EngineError):
     """The engine process is gone or hangs; the requests in flight have no outcome."""
+
+
+class StoreError(BatchwrightError):
+    """A vector database cannot be reached, or refuses to be written."""
+
+    exit_code = 75
 
 
 class Stopped(BatchwrightError):
@@ -200,4 +207,30 @@ WARNING_CODES: dict[str, str] = {
     "roles_merged": "Messages were merged into the roles that the model's chat template knows.",
 }
 
+# Why a row is not in a vector database; the rows of a run itself are not touched by these.
+LOAD_CODES: dict[str, str] = {
+    "no_vector": "The row failed in the run, and so has no vector; the message says why.",
+    "bad_vector": "The vector holds a number that is not finite or beyond the column's type, or has "
+    "length 0 where neighbours are found by cosine.",
+    "bad_id": "The id is missing, empty, neither text nor an integer, too long for the database, or "
+    "holds a NUL character where that cannot be stored. Ids are never altered.",
+    "duplicate_id": "An earlier row has the same id in the database.",
+    "value_too_long": "A value is longer than its column takes; Milvus counts bytes.",
+    "row_too_large": "The row alone is larger than a request may be.",
+    "store_refused": "The database refused this row on its own; the message is the database's.",
+}
+
+# Notes on a row that is in the database all the same.
+LOAD_WARNING_CODES: dict[str, str] = {
+    "nul_replaced": "Text held NUL characters, which PostgreSQL cannot store: each is U+FFFD there.",
+}
+
 ROW_CODES: dict[str, str] = {**REJECTION_CODES, **FAILURE_CODES}
+
+
+class Unreachable(Exception):
+    """A vector database cannot be reached at the moment: the same request may succeed later."""
+
+
+class Refused(Exception):
+    """A vector database refuses a request for what is in it: smaller ones show which row it is."""

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import pyarrow as pa
+
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Prompt, Request
+from batchwright.core.stores import RowFault, StoreLimits, StoreShape
 from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 
@@ -160,6 +163,64 @@ class Tokenizer(Protocol):
 
     def spell(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as a text of its own, special ones too."""
+
+
+class Fitted(NamedTuple):
+    """Rows as a database takes them, those that it cannot take, and what was changed, by code."""
+
+    rows: pa.Table
+    faults: list[RowFault]
+    warnings: dict[str, int]
+
+
+class VectorStore(Protocol):
+    """A table of vectors in a database. Rows are known by their id: writing one again replaces it.
+
+    A table of rows has `row` (int64), `id` (large_string), `numeric_id` (bool: the id was a number),
+    `embedding` (fixed_size_list of floats, no nulls) and the columns of the shape.
+    """
+
+    @property
+    def limits(self) -> StoreLimits:
+        """What it takes at a time."""
+
+    def open(self, shape: StoreShape, *, create: bool) -> bool:
+        """Connect, and make what is missing if `create` says so.
+
+        Returns:
+            Whether the table was there before.
+
+        Raises:
+            JobError: the table that is there does not fit the shape; no row was written.
+            StoreError: the database cannot be reached, or refuses.
+        """
+
+    def identities(self, ids: Sequence[str]) -> list[str]:
+        """What ids become in the database: equal ones are one row there."""
+
+    def fit(self, rows: pa.Table) -> Fitted:
+        """Find the rows that cannot be stored, and change what has to be changed in the others."""
+
+    def sizes(self, rows: pa.Table) -> Any:
+        """Bytes of each row in a request, at most about (an array of numpy)."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Insert or replace rows; all are searchable, or none. May be called by several threads.
+
+        Raises:
+            Unreachable: try again later.
+            Refused: for what is in the rows; each may be tried alone.
+            StoreError: the database refuses any row.
+        """
+
+    def finish(self) -> list[str]:
+        """Build what is faster built after all rows are there; returns notes for people."""
+
+    def count(self) -> int:
+        """Rows in the table."""
+
+    def close(self) -> None:
+        """Let go of the database. May be called twice."""
 
 
 class Clock(Protocol):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 
-from batchwright.rundir.disk import marks_by_name
+from batchwright.rundir.disk import folder_names, marks_by_name
 from batchwright.rundir.stores import (
     FIRST_PATIENCE_S,
     PATIENCE_S,
@@ -138,6 +138,14 @@ class Bucket:
 
         objects = self._try(f"cannot list {self.address}/{folder}", attempt)
         return marks_by_name(objects, after)
+
+    def folders(self, folder: str) -> list[str]:
+        """Sorted names of the folders directly in a folder."""
+
+        def attempt() -> list[str]:
+            return list(obstore.list_with_delimiter(self._store, folder)["common_prefixes"])
+
+        return folder_names(self._try(f"cannot list {self.address}/{folder}", attempt))
 
     def delete(self, path: str) -> None:
         """Remove an object; nothing happens if it is not there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,12 @@ class Disk:
             listing = obstore.list_with_delimiter(self._store, folder)
         return marks_by_name(listing["objects"], after)
 
+    def folders(self, folder: str) -> list[str]:
+        """Sorted names of the folders directly in a folder."""
+        with translated(f"cannot list {self.root / folder}"):
+            listing = obstore.list_with_delimiter(self._store, folder)
+        return folder_names(listing["common_prefixes"])
+
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens if it is not there."""
         with translated(f"cannot delete {self.root / path}"):
@@ -114,6 +120,11 @@ class Disk:
 
     def flush_logs(self) -> None:
         """Nothing is held back here."""
+
+
+def folder_names(prefixes: Iterable[str]) -> list[str]:
+    """Listed prefixes as sorted names."""
+    return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes)
 
 
 def marks_by_name(objects: Any, after: str) -> dict[str, str]:

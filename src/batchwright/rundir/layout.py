@@ -22,6 +22,7 @@ TELEMETRY = "telemetry"
 PLAN = "plan.json"
 PILOT = "pilot.json"
 ORDER_DECISION = "order.json"
+LOAD = "load"
 
 
 def prepared_part(split: int, part: int) -> str:
@@ -77,6 +78,26 @@ def telemetry(worker: str) -> str:
 def timings(chunk_name: str) -> str:
     """When each row of a pilot's chunk finished."""
     return f"{TELEMETRY}/{chunk_name}.json"
+
+
+def load_record(target: str) -> str:
+    """What a run loads into a table of a vector database."""
+    return f"{LOAD}/{target}/target.json"
+
+
+def load_parts(target: str) -> str:
+    """Folder of the receipts of a load, one for each output part."""
+    return f"{LOAD}/{target}/parts"
+
+
+def load_errors(target: str) -> str:
+    """The rows that are not in the database, and why."""
+    return f"{LOAD}/{target}/errors.jsonl"
+
+
+def load_summary(target: str) -> str:
+    """Written when all rows of a run are in the database."""
+    return f"{LOAD}/{target}/summary.json"
 
 
 def split_unit(ordinal: int) -> str:

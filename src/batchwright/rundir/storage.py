@@ -124,6 +124,10 @@ class Storage:
         """The same, each with a mark that changes when the file does."""
         return self._place.marks(folder, "")
 
+    def folders(self, folder: str) -> list[str]:
+        """Sorted names of the folders directly in a folder; empty if there is no such folder."""
+        return self._place.folders(folder)
+
     def delete(self, path: str) -> None:
         """Remove a file; nothing happens if it is not there."""
         self._place.delete(path)

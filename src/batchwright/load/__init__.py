@@ -1,0 +1,1 @@
+"""Vectors into databases: one adapter each, and what they share."""
