@@ -280,3 +280,23 @@ def test_a_database_that_does_not_fit_ends_a_run_before_its_first_row(
     said = call("run", many_rows(tmp_path, 4), *options, exit_code=2)
     assert "3 dimensions, the run makes 8" in said["error"]["message"]
     assert not (tmp_path / "run" / "receipts").exists()
+
+
+def test_workers_without_a_leader_load_too(tmp_path: Path) -> None:
+    """Whoever sees the last row done loads; one that comes later finds nothing left to do."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"id": f"r{n}", "prompt": f"text {n}"}) + "\n" for n in range(40)))  # fmt: skip
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps({
+        "input": {"path": str(rows)}, "task": "embed", "prompt": {"column": "prompt"},
+        "engine": {"kind": "fake"}, "embedding": {"dimensions": DIMENSIONS},
+        "run": {"dir": str(tmp_path / "run"), "chunk_rows": 8, "pilot_rows": 0},
+        "load": [{"to": f"lance://{tmp_path / 'lake'}/texts"}],
+    }))  # fmt: skip
+    for _ in range(2):
+        call("worker", job)
+        table = lancedb.connect(tmp_path / "lake").open_table("texts")
+        assert table.count_rows() == 40
+    (load,) = call("status", tmp_path / "run")["loads"]
+    assert load["finished"]
+    assert load["loaded"] == 40
