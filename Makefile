@@ -3,7 +3,8 @@
 PYTHON ?=
 # More for pytest: make test ARGS="-k writer -x"
 ARGS ?=
-# Test processes; the tests of one module stay together, since they share what takes long to start.
+# Test processes; the tests of one module stay together, since they share what takes long to start, and
+# modules come in the order of folders: the long ones first.
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
@@ -19,7 +20,7 @@ demo: setup ## A real small model answers 60 real rows with vLLM on this machine
 	@.venv/bin/batchwright demo
 
 test: setup ## Run the tests
-	@.venv/bin/python -m pytest -n $(JOBS) --dist loadscope $(ARGS)
+	@.venv/bin/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 bench: setup ## batchwright beside vLLM's LLM.generate on this machine's CPU (10 minutes at most)
 	@.venv/bin/python -m benchmarks.throughput --tiny 25m --workloads W1-short \

@@ -10,10 +10,10 @@ from typing import Any
 from batchwright.coherence import check_loads
 from batchwright.config.job import Job
 from batchwright.config.sections import LoadTarget
-from batchwright.core.errors import BatchwrightError, Stopped, StoreError
+from batchwright.core.errors import BatchwrightError, Stopped, StoreError, StoreTaken
 from batchwright.core.stores import LoadCounts
 from batchwright.executors.local import MAX_RESTARTS, LocalExecutor
-from batchwright.loading import Loader, Taken
+from batchwright.loading import Loader
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
@@ -163,5 +163,7 @@ def load_rest(storage: Storage, manifest: Manifest, job: Job, stop: threading.Ev
     done = {one.url for one in load_counts(storage) if one.finished}
     for wanted in job.load:
         if wanted.to not in done:
-            with suppress(Taken):  # if that process dies, whoever takes its place comes by here
+            with suppress(
+                StoreTaken
+            ):  # if that process dies, whoever takes its place comes by here
                 load_now(storage, manifest, job, [wanted], stop)

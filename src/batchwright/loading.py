@@ -13,7 +13,7 @@ import pyarrow as pa
 from batchwright.carried import Carried, carried
 from batchwright.config.job import Job
 from batchwright.config.sections import LoadTarget
-from batchwright.core.errors import JobError, Stopped, StoreError
+from batchwright.core.errors import JobError, Stopped, StoreError, StoreTaken
 from batchwright.core.ports import VectorStore
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import JSON_INPUT
@@ -43,10 +43,6 @@ from batchwright.write.part_streams import read_batches
 
 # While the run commits nothing, it is looked at this often.
 LOOK_EVERY_S = 0.25
-
-
-class Taken(StoreError):
-    """Another process loads this run into the same table."""
 
 
 class Loader:
@@ -124,7 +120,7 @@ class Loader:
             Stopped: what is loaded until then stays, and is not loaded again.
         """
         if not self._ledger.claim(f"load-{self._target.name}"):
-            raise Taken(
+            raise StoreTaken(
                 f"another process loads this run into {self._wanted.to}",
                 "Wait for it to end, or stop it.",
             )

@@ -56,7 +56,7 @@ def test_run_retry_verify_status_and_export(bucket: str, tmp_path: Path) -> None
     assert retried.counts.failures == {"engine_refused": 1}
     proof = pipeline.verify(place)
     assert proof.passed, proof.problems
-    counts, workers = pipeline.status(place)
+    counts, workers, _ = pipeline.status(place)
     assert counts.complete
     assert all(worker["ended"] for worker in workers)
     local = {"output.path": str(tmp_path / "local"), "output.format": "jsonl"}

@@ -31,6 +31,10 @@ EVERY = {"run__max_failed": 1.0, "run__stop_at_failed": 1.0, "engine__kind": "vl
 FLOAT32 = {"model__dtype": "float32"}
 
 
+def ignore(_rows: int) -> None:
+    return
+
+
 class Case(NamedTuple):
     """A model with its rows, and how its job says what is asked."""
 
@@ -118,7 +122,9 @@ def made(
     tables = {}
     for name, (model, run) in runs.items():
         out = run.storage.root / "results"
-        export(Path(run.storage.root), out, "parquet")
+        export(
+            Path(run.storage.root), {"output.path": str(out), "output.format": "parquet"}, ignore
+        )
         tables[name] = (model, pq.read_table(out))
     return tables
 

@@ -52,7 +52,7 @@ def prove(bucket: str, rows: int) -> Waste:
     results = Storage(f"{bucket}/out")
     assert results.read_if_there("_SUCCESS") == b""
     assert all_ids(results) == [f"r{number}" for number in range(rows)]
-    counts, workers = pipeline.status(f"{bucket}/run")
+    counts, workers, _ = pipeline.status(f"{bucket}/run")
     assert counts.complete
     return wasted(workers, complete=True)
 

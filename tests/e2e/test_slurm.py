@@ -33,7 +33,7 @@ def test_a_task_that_is_preempted_and_requeued(crew: Crew, tmp_path: Path) -> No
     crew.add()
     assert crew.wait([1], 90) == [0], crew.said(1)
     assert "rows are done" in crew.said(1), "it has gone on"
-    counts, workers = pipeline.status(tmp_path / "run")
+    counts, workers, _ = pipeline.status(tmp_path / "run")
     assert (counts.complete, counts.ok) == (True, rows)
     assert all(worker["ended"] for worker in workers)
     assert pipeline.verify(tmp_path / "run").passed

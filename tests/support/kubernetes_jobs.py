@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from batchwright import deploying
-from batchwright.cli.options import job_and_dir
+from batchwright.cli.options import job_for_elsewhere
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "kubernetes"
 
@@ -47,8 +47,8 @@ def job_file(folder: Path, changes: Mapping[str, Any] | None = None) -> Path:
 
 def rendered(path: Path, **settings: str) -> list[dict[str, Any]]:
     """The manifests of a job file."""
-    job, run_dir = job_and_dir(
-        str(path), {f"kubernetes.{k}": v for k, v in settings.items()}, [], None
+    job, run_dir = job_for_elsewhere(
+        str(path), {f"kubernetes.{k}": v for k, v in settings.items()}, []
     )
     return deploying.render(job, run_dir, threading.Event(), lambda _: None)[1]
 

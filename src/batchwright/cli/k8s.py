@@ -11,7 +11,7 @@ import typer
 from batchwright.cli import render as show
 from batchwright.cli.arguments import AsJson, Set
 from batchwright.cli.ending import ending, stopping
-from batchwright.cli.options import job_and_dir
+from batchwright.cli.options import job_for_elsewhere
 
 if TYPE_CHECKING:
     from batchwright.config.job import Job
@@ -33,7 +33,7 @@ MORE_PODS = 20
 
 
 def _job(source: str, settings: list[str] | None, mode: str | None = None) -> tuple[Job, Location]:
-    return job_and_dir(source, {"kubernetes.mode": mode}, settings or [], None)
+    return job_for_elsewhere(source, {"kubernetes.mode": mode}, settings or [])
 
 
 @app.command("render")

@@ -58,6 +58,14 @@ def job_and_dir(
     return job, folder
 
 
+def job_for_elsewhere(
+    source: str, options: Mapping[str, Any], settings: Sequence[str]
+) -> tuple[Job, Location]:
+    """The same for a job that other machines run: this one may not be able to see its data."""
+    job, folder = _read(source, options, settings, None)
+    return with_absolute_paths(job), folder
+
+
 def with_absolute_paths(job: Job) -> Job:
     """The job as it reads from any folder: a run is resumed from wherever one happens to be."""
     paths = job.input.path

@@ -228,7 +228,9 @@ def _describe(
     if problem["type"] == "extra_forbidden":
         return f"{where}: unknown key {name}{_nearest(place)}"
     if problem["type"] == "value_error" and isinstance(problem["input"], Mapping):
-        return f"{where}: {name}.{problem['ctx']['error']}"  # of several keys of a section
+        text = str(problem["ctx"]["error"])  # of several keys, as a rule; one of them may be named
+        own_key = text.partition(":")[0] in _fields(place)
+        return f"{where}: {name}{'.' if own_key else ': '}{text}"
     if problem["type"] == "missing":
         return f"{where}: {name} is missing"
     first, *others = dict.fromkeys(one["msg"] for one in problems)
@@ -241,15 +243,23 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     return annotation if is_section else None
 
 
-def _nearest(place: Place) -> str:
+def _fields(place: Place) -> list[str]:
+    """The keys of a section; none where there is no section."""
     model: type[BaseModel] = Job
-    for step in place[:-1]:
+    for step in place:
         field = model.model_fields.get(step)
         section = field and _section(field.annotation)
         if not section:
-            return ""
+            return []
         model = section
-    close = difflib.get_close_matches(place[-1], model.model_fields, n=1, cutoff=0.5)
+    return list(model.model_fields)
+
+
+def _nearest(place: Place) -> str:
+    known = _fields(place[:-1])
+    if not known:
+        return ""
+    close = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
-    return f"; known here: {', '.join(sorted(model.model_fields))}"
+    return f"; known here: {', '.join(sorted(known))}"

@@ -12,6 +12,7 @@ BatchwrightError                exit  what happened
 ├── EngineError                   75  the engine cannot be kept alive
 ├── ClusterError                  75  the cluster's API server does not answer
 ├── StoreError                    75  a vector database cannot be reached, or refuses to be written
+│   └── StoreTaken                75  another process loads the same run into the same table
 ├── Stopped                       75  stopped on request (SIGTERM); run again to go on
 └── Interrupted                  130  stopped by Ctrl-C; run again to go on
 
@@ -111,6 +112,10 @@ class StoreError(BatchwrightError):
     """A vector database cannot be reached, or refuses to be written."""
 
     exit_code = 75
+
+
+class StoreTaken(StoreError):
+    """Another process loads the same run into the same table."""
 
 
 class Stopped(BatchwrightError):

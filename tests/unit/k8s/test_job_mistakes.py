@@ -30,7 +30,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("negative ttl", {"ttl_s": -1}, "kubernetes.ttl_s: "),
     ("no retries", {"retries": -2}, "kubernetes.retries: "),
     ("priority class", {"priority_class": "High Priority"}, "kubernetes.priority_class: "),
-    ("hami and dra", {"hami": {"memory_mb": 1}, "dra": {}}, "kubernetes: value error, give hami or dra"),
+    ("hami and dra", {"hami": {"memory_mb": 1}, "dra": {}}, "kubernetes: give hami or dra"),
     ("hami twice", {"hami": {"memory_mb": 9, "memory_percent": 9}}, "kubernetes.hami: "),
     ("hami share", {"hami": {"memory_percent": 120}}, "kubernetes.hami.memory_percent: "),
     ("dra too early", {"dra": {}, "version": "1.32"}, "dra: resource.k8s.io/v1 needs"),
