@@ -26,12 +26,12 @@ from batchwright.config.job import Job
 from batchwright.config.load import make_job
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Request
+from batchwright.deliver import write_results
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
 from batchwright.engines.wire import pack_outcomes, pack_requests, unpack_outcomes, unpack_requests
 from batchwright.equipment import engine_settings, job_tokenizer
 from batchwright.order import Sequencer
-from batchwright.deliver import write_results
 from batchwright.prepare import Preparer
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.manifest import Manifest, open_manifest
