@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,15 @@ import pytest
 from tests.support.object_store import ObjectStore, find_server, object_store
 from tests.support.tiny_bert import make_tiny_bert
 from tests.support.tiny_model import make_tiny_model
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what is marked slow, unless it is asked for."""
+    if os.environ.get("BATCHWRIGHT_SLOW"):
+        return
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="takes a minute or more; BATCHWRIGHT_SLOW=1"))
 
 
 @pytest.fixture(scope="session")

@@ -134,6 +134,7 @@ def wait_for_answers(proxy: ChaosProxy, count: int, process: subprocess.Popen[by
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_twice_and_answers_are_those_of_a_quiet_run(
     server: Server, data: Path, tmp_path: Path
 ) -> None:
