@@ -5,7 +5,7 @@ PYTHON ?=
 ARGS ?=
 # Test processes; the tests of one module stay together, since they share what takes long to start, and
 # modules come in the order of folders: the long ones first.
-JOBS ?= 2
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test bench check clean

@@ -17,7 +17,7 @@ check "ruff check" "$BIN/ruff" check .
 check "mypy" "$BIN/mypy"
 check "lint-imports" "$BIN/lint-imports"
 check "generated docs" "$BIN/python" scripts/make_reference.py --check
-check "pytest" "$BIN/python" -m pytest -n "${JOBS:-2}" --dist loadscope --no-loadscope-reorder "$@"
+check "pytest" "$BIN/python" -m pytest -n "${JOBS:-3}" --dist loadscope --no-loadscope-reorder "$@"
 
 if [ "${#failed[@]}" -gt 0 ]; then
   printf '\nFailed: %s\n' "${failed[*]}"
