@@ -22,7 +22,7 @@ from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger, Roster, new_worker_name
 from batchwright.rundir.locations import Location, below, is_address, location_of
 from batchwright.rundir.manifest import Manifest
-from batchwright.rundir.state import Counts, RunState
+from batchwright.rundir.state import Counts, RunState, read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import NOTHING_WASTED, Waste, wasted, with_counted
 
@@ -174,14 +174,6 @@ def conclude(
     storage.put(layout.SUMMARY, orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
     storage.put(layout.SUCCESS, b"")
     return summary
-
-
-def read_state(storage: Storage) -> RunState:
-    """The order and all receipts."""
-    state = RunState(storage)
-    state.refresh_order()
-    state.refresh_receipts()
-    return state
 
 
 def complete_state(storage: Storage) -> RunState:

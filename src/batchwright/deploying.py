@@ -28,7 +28,7 @@ from batchwright.k8s.workload import CONFIG_DIR, Workload, make_workload, object
 from batchwright.plan.gpus import find_gpu
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import existing_run
-from batchwright.rundir.state import Counts, RunState
+from batchwright.rundir.state import Counts, read_state
 from batchwright.rundir.storage import Storage
 
 # The rate of a run is that of its last minutes: pods come and go.
@@ -253,9 +253,7 @@ def run_progress(run_dir: Location) -> tuple[RunProgress | None, str]:
 
 
 def _progress(storage: Storage) -> RunProgress:
-    state = RunState(storage)
-    state.refresh_order()
-    state.refresh_receipts()
+    state = read_state(storage)
     counts = state.counts()
     rate = recent_rate(list(state.receipts.values()), time.time())
     left = counts.rows - counts.settled

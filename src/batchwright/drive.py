@@ -266,8 +266,7 @@ class _Driver:
             self._executor.kill(name)
 
     def _look_at_files(self) -> None:
-        self.state.refresh_order()
-        self.state.refresh_receipts()
+        self.state.refresh()
 
     def _judge_end(self, ended: Ended) -> None:
         """Pass on a worker's error; start a worker again that died without a word."""

@@ -21,7 +21,7 @@ from batchwright.rundir.heartbeat import Heartbeat, reported_error
 from batchwright.rundir.ledger import Ledger, new_worker_name, read_heartbeat
 from batchwright.rundir.loads import known_loads
 from batchwright.rundir.manifest import Manifest
-from batchwright.rundir.state import RunState
+from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage
 
 LOOK_EVERY_S = 0.25
@@ -110,9 +110,7 @@ def following(storage: Storage, manifest: Manifest, job: Job) -> Iterator[Follow
 
 def load_counts(storage: Storage) -> tuple[LoadCounts, ...]:
     """How far each load of a run is."""
-    state = RunState(storage)
-    state.refresh_order()
-    state.refresh_receipts()
+    state = read_state(storage)
     return tuple(known_loads(storage, state))
 
 

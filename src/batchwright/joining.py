@@ -12,7 +12,7 @@ import yaml
 from batchwright.coherence import check_engine
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, Stopped
-from batchwright.deliver import Summary, check_writable, deliver, read_state, results_dir
+from batchwright.deliver import Summary, check_writable, deliver, results_dir
 from batchwright.drive import Progress
 from batchwright.following import load_rest
 from batchwright.overseeing import Overseer
@@ -24,7 +24,7 @@ from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest, existing_run, run_if_there
-from batchwright.rundir.state import Counts
+from batchwright.rundir.state import Counts, read_state
 from batchwright.rundir.storage import Storage
 from batchwright.settle import open_settled
 from batchwright.survey import survey

@@ -135,8 +135,7 @@ class Loader:
             self._end()
 
     def _refresh(self) -> None:
-        self._run.refresh_order()
-        self._run.refresh_receipts()
+        self._run.refresh()
 
     def _wait_for_columns(self, *, follow: bool) -> None:
         """Types of columns that are JSON are known when all rows have been read."""

@@ -68,8 +68,7 @@ class OpenedRun:
 
     def refresh(self) -> OpenedRun:
         """Look again at what has been committed."""
-        self._state.refresh_order()
-        self._state.refresh_receipts()
+        self._state.refresh()
         return self
 
     def counts(self) -> Counts:

@@ -105,8 +105,7 @@ class Overseer:
         if not (holds or self._ledger.claim(layout.OVERSEE_UNIT)):
             self._follow(self._read())
             return
-        self._state.refresh_order()
-        self._state.refresh_receipts()
+        self._state.refresh()
         progress = self._progress(self._state.counts())
         self._watch(progress)
         self._write(progress, None)

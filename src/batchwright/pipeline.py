@@ -29,7 +29,6 @@ from batchwright.deliver import (
     conclude,
     finish,
     in_charge,
-    read_state,
     results_dir,
 )
 from batchwright.drive import THE_PILOT, Progress, drive
@@ -46,7 +45,7 @@ from batchwright.rundir.ledger import Roster
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.rejected import RejectedRows
-from batchwright.rundir.state import Counts
+from batchwright.rundir.state import Counts, read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import with_counted
 from batchwright.settle import mend, open_settled, outputs_of_pilot, replan

@@ -40,7 +40,7 @@ from batchwright.rundir.answers import answer_lengths
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import existing_run
 from batchwright.rundir.prepared import make_requests, prompt_lengths, read_slices
-from batchwright.rundir.state import RunState
+from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage
 from batchwright.tokens.files import read_json
 from batchwright.wiring import engine_target
@@ -142,9 +142,7 @@ def pilot_work(storage: Storage) -> Work:
     Raises:
         JobError: there is none.
     """
-    state = RunState(storage)
-    state.refresh_order()
-    state.refresh_receipts()
+    state = read_state(storage)
     lengths = answer_lengths(storage, state)
     slices = [one for chunk in state.pilot for one in chunk.slices]
     if not lengths or not slices:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from random import Random
 
 import aiohttp
 from aiohttp import web
+
+from tests.support.in_a_thread import in_a_thread
 
 # So that it is the client's window, and not a busy machine, that says how many are under way.
 DELAY_S = 0.1
@@ -103,18 +103,6 @@ class ChaosProxy:
         await self._session.close()
 
 
-@contextmanager
-def chaos(target: str, *, places: int, seed: int = 7) -> Iterator[ChaosProxy]:
+def chaos(target: str, *, places: int, seed: int = 7) -> AbstractContextManager[ChaosProxy]:
     """A proxy for the time of a test, in a thread of its own."""
-    proxy = ChaosProxy(target, places=places, seed=seed)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    runner = asyncio.run_coroutine_threadsafe(proxy.open(), loop).result(10)
-    try:
-        yield proxy
-    finally:
-        asyncio.run_coroutine_threadsafe(proxy.close(runner), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+    return in_a_thread(ChaosProxy(target, places=places, seed=seed))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from random import Random
 
 import aiohttp
 from aiohttp import web
 from yarl import URL
+
+from tests.support.in_a_thread import in_a_thread
 
 SLOW_DOWN = (
     b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code>'
@@ -115,18 +114,6 @@ class FaultyProxy:
 _HOP_BY_HOP = {"content-length", "transfer-encoding", "connection", "date", "server"}
 
 
-@contextmanager
-def faults(target: str, *, share: float, seed: int = 7) -> Iterator[FaultyProxy]:
+def faults(target: str, *, share: float, seed: int = 7) -> AbstractContextManager[FaultyProxy]:
     """A proxy for the time of a test, in a thread of its own."""
-    proxy = FaultyProxy(target, share=share, seed=seed)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    runner = asyncio.run_coroutine_threadsafe(proxy.open(), loop).result(10)
-    try:
-        yield proxy
-    finally:
-        asyncio.run_coroutine_threadsafe(proxy.close(runner), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+    return in_a_thread(FaultyProxy(target, share=share, seed=seed))

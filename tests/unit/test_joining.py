@@ -13,12 +13,13 @@ import pytest
 
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, ResumeRefused, Stopped, TooManyFailures
-from batchwright.deliver import deliver, in_charge, read_state
+from batchwright.deliver import deliver, in_charge
 from batchwright.drive import Progress
 from batchwright.joining import open_run, work
 from batchwright.overseeing import Overseer
 from batchwright.rundir import layout
 from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import NOTHING_WASTED, Waste, wasted, with_counted
 from tests.unit.rundir.small_runs import (

@@ -52,7 +52,6 @@ class ChunkQueue:
         """Whether a chunk could be claimed at the last look. `now` is monotonic seconds."""
         if now - self._looked_at >= self._pause_s:
             self._looked_at = now
-            self._ledger.refresh()
             self._look()
             self._had_free = self._any_free()
             self._rest(found=self._had_free)

@@ -25,6 +25,11 @@ class RunState:
         self._receipts_of: Counter[str] = Counter()  # read so far, by chunk
         self._wanted: dict[str, int] = {}  # how many there are, once the last one is read
 
+    def refresh(self) -> None:
+        """Read what is new of the order, then of the receipts."""
+        self.refresh_order()
+        self.refresh_receipts()
+
     def refresh_order(self) -> list[OrderBatch]:
         """Read the batches that have come since the last look, in order."""
         names = self._storage.names(layout.ORDER, after=self._last_read)
@@ -209,3 +214,10 @@ class Counts:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
         }
+
+
+def read_state(storage: Storage) -> RunState:
+    """The order and all receipts of a run."""
+    state = RunState(storage)
+    state.refresh()
+    return state

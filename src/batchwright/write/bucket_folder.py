@@ -5,14 +5,21 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
 from batchwright.rundir.locations import Location
 from batchwright.rundir.storage import Storage
-from batchwright.write.folder import MANIFEST, PREFIX, SUCCESS, files_named_by, storage_errors
+from batchwright.write.folder import (
+    MANIFEST,
+    PREFIX,
+    SUCCESS,
+    files_named_by,
+    scratch_in,
+    storage_errors,
+)
 
 
 class ResultBucket:
@@ -68,13 +75,6 @@ class ResultBucket:
         """The address of a file."""
         return f"{self._storage.location}/{name}"
 
-    @contextmanager
-    def scratch(self) -> Iterator[Path]:
+    def scratch(self) -> AbstractContextManager[Path]:
         """A folder on this machine's disk."""
-        path = self._local / "sorting"
-        with storage_errors(path):
-            path.mkdir()
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
+        return scratch_in(self._local)

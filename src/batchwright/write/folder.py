@@ -68,6 +68,18 @@ def storage_errors(path: Location) -> Iterator[None]:
         raise StorageError(f"cannot write {path}: {reason}", hint) from error
 
 
+@contextmanager
+def scratch_in(folder: Path) -> Iterator[Path]:
+    """A folder for what has to be sorted, that is gone afterwards."""
+    path = folder / "sorting"
+    with storage_errors(path):
+        path.mkdir()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 class LocalFolder:
     """A folder of this machine. Files are written below a hidden folder and renamed at the end."""
 
@@ -120,16 +132,9 @@ class LocalFolder:
         """Where the file will be."""
         return self.folder / name
 
-    @contextmanager
-    def scratch(self) -> Iterator[Path]:
+    def scratch(self) -> AbstractContextManager[Path]:
         """A folder on the disk of the results, which has to have room for them anyway."""
-        path = self._staging / "sorting"
-        with storage_errors(path):
-            path.mkdir()
-        try:
-            yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
+        return scratch_in(self._staging)
 
     def _remove_earlier(self) -> None:
         earlier = {path.name for path in self.folder.glob(f"{PREFIX}*") if path.is_file()}
