@@ -27,10 +27,14 @@ from batchwright.tokens.scoring import resolve_scoring
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-# Blocks that an engine has in work: one runs out, one is full, and two wait, so that it never drains.
+# Blocks of half an engine's rows each: two fill it, one waits, one is prepared, so that it never drains.
 BLOCKS_IN_WORK = 4
 
-_LEAST_BLOCK, _MOST_BLOCK = 64, 1024
+# One more is on its way. Each beyond that would be kept from the engines that come up later: an actor
+# takes all it may as soon as it is ready.
+_BLOCKS_TAKEN = BLOCKS_IN_WORK + 1
+
+_LEAST_BLOCK, _MOST_BLOCK = 32, 512
 
 Row = dict[str, Any]
 
@@ -55,7 +59,7 @@ def processor(
         preprocess: made of each row before it is read, as with `ray.data.llm.build_processor`.
         postprocess: made of each row that comes out, bad ones too.
         concurrency: engines, or the fewest and the most; `run.replicas` unless given.
-        block_rows: rows of a block; about as many as an engine runs at the same time unless given.
+        block_rows: rows of a block; half as many as an engine runs at the same time unless given.
 
     Raises:
         JobError: the job cannot be, or the cluster has no room for the engines.
@@ -89,7 +93,7 @@ def _answered(
         batch_size=block_rows,  # and blocks that are too small are put together
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(
-            min_size=least, max_size=most, max_tasks_in_flight_per_actor=2 * BLOCKS_IN_WORK
+            min_size=least, max_size=most, max_tasks_in_flight_per_actor=_BLOCKS_TAKEN
         ),
         max_concurrency=BLOCKS_IN_WORK,
         **options,
@@ -150,9 +154,9 @@ def engine_counts(job: Job, concurrency: int | tuple[int, int] | None) -> tuple[
 
 
 def rows_per_block(job: Job) -> int:
-    """About as many rows as an engine runs at the same time."""
+    """About half as many rows as an engine runs at the same time."""
     seqs = job.engine.options.get("max_num_seqs", 256)
-    return min(_MOST_BLOCK, max(_LEAST_BLOCK, int(seqs)))
+    return min(_MOST_BLOCK, max(_LEAST_BLOCK, int(seqs) // 2))
 
 
 def _engine_options(job: Job, manifest: Manifest, least: int) -> dict[str, Any]:

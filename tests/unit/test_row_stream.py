@@ -103,7 +103,7 @@ def test_concurrency_is_one_number_or_two() -> None:
     assert engine_counts(job, (1, 4)) == (1, 4)
 
 
-@pytest.mark.parametrize(("seqs", "rows_wanted"), [(8, 64), (256, 256), (4096, 1024)])
-def test_a_block_is_about_what_an_engine_runs_at_a_time(seqs: int, rows_wanted: int) -> None:
+@pytest.mark.parametrize(("seqs", "rows_wanted"), [(8, 32), (256, 128), (4096, 512)])
+def test_a_block_is_half_of_what_an_engine_runs_at_a_time(seqs: int, rows_wanted: int) -> None:
     job = stream_job({"engine": {"kind": "fake", "options": {"max_num_seqs": seqs}}})
     assert rows_per_block(job) == rows_wanted
