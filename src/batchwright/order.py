@@ -15,13 +15,7 @@ import numpy as np
 from batchwright.arrange import Arrangement, block_size, remove_leftovers
 from batchwright.core.errors import StorageError
 from batchwright.core.records import Chunk, OrderBatch, OrderDecision, PreparedReceipt, Slice
-from batchwright.numbering import (
-    Numbered,
-    Numbering,
-    Position,
-    choose_pilot,
-    write_rejected,
-)
+from batchwright.numbering import Numbered, Numbering, Position, choose_pilot, write_rejected
 from batchwright.plan.chunks import (
     Ahead,
     count_rows,
@@ -70,6 +64,7 @@ class Sequencer:
             self._asked = "file"  # nothing is cached between rows
         self._numbering = Numbering(storage, manifest)
         self._watcher = Watcher(storage, self._replicas, manifest.kv_tokens)
+        self.waits_for_engine = self._watcher.is_starting
         self._events = Events(storage, "order", SystemClock())
         self._arrangement: Arrangement | None = None
         self._steps: Iterator[None] | None = None

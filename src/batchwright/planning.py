@@ -215,12 +215,21 @@ def _ray_cards(job: Job) -> Cards | None:
     """The cards of a node of the job's Ray cluster; those that it names where no node is up yet."""
     if job.run.ray.gpus_per_engine == 0:
         return None
-    found = cluster_cards(job.run.ray)
+    found = cluster_cards(job.run.ray, _cpus_here(job))
     if found is None:
         return choose_cards(job) if job.hardware.gpu is not None else None
     own, cores, nodes = found
     gpu = replace(find_gpu(own.name), memory_bytes=own.memory_bytes)
     return Cards(gpu, own.count, own.linked, cores, link_note(own), nodes)
+
+
+def _cpus_here(job: Job) -> float:
+    """CPUs that a run takes of a Ray that has to be started on this machine, with its own cards."""
+    own = local_gpus()
+    replicas = job.run.replicas or (own.count if own is not None else 1)
+    engines = replicas * (job.run.engines_per_gpu or 1)
+    ray = job.run.ray
+    return engines * ray.cpus_per_engine + job.run.prepare_processes * ray.cpus_per_prepare
 
 
 def _local_cards() -> Cards | None:

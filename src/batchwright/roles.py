@@ -48,6 +48,9 @@ from batchwright.worker import Worker
 LOOK_AGAIN_S = 0.5
 LONGEST_PAUSE_S = 10.0
 
+# The first chunks are cut when an engine is up: it should not wait for them.
+LOOK_FOR_ENGINE_S = 0.05
+
 Role = Callable[[Storage, Manifest, Job, str, threading.Event], None]
 
 
@@ -155,15 +158,18 @@ def prepare(
                 return
             idle = 0 if split is not None or advanced else idle + 1
             if idle:
-                stop.wait(_pause_s(storage, 0 if sequencer else idle))
+                stop.wait(_pause_s(storage, sequencer, idle))
 
 
-def _pause_s(storage: Storage, idle: int) -> float:
+def _pause_s(storage: Storage, sequencer: Sequencer | None, idle: int) -> float:
     """In an object store each look has its price: who waits in vain waits longer and longer.
 
     But whoever puts rows in order must see soon that engines need more.
     """
     first_s = storage.seldom(LOOK_AGAIN_S)
+    if sequencer is not None:
+        waits = storage.is_local and sequencer.waits_for_engine()
+        return LOOK_FOR_ENGINE_S if waits else first_s
     return first_s if storage.is_local else min(first_s * 1.5 ** min(idle, 9), LONGEST_PAUSE_S)
 
 

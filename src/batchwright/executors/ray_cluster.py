@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import batchwright
 from batchwright.config.cluster import RayCluster
@@ -26,6 +28,7 @@ _BRINGS_CODE = ("py_modules", "working_dir", "pip", "uv", "conda", "container", 
 _OWN_OBJECT_STORE_BYTES = 128 << 20
 
 _ASK_NODE_TIMEOUT_S = 120.0
+_KNOCK_TIMEOUT_S = 10.0
 # Ray gives itself 30 s to start, too few where many processes start on a few busy cores.
 _START_ATTEMPTS = 3
 
@@ -62,9 +65,12 @@ def connect(cluster: RayCluster, least_cpus: float = 1) -> Any:
             f"the Ray address {address} is that of a dashboard, to which only jobs are submitted",
             "Run `ray job submit --address URL -- batchwright run job.yaml`, or give host:6379.",
         )
+    known = address or _address_left_here(os.environ)
     try:
+        if known is not None:
+            _knock(known)
         _keep_signals(lambda: _init(ray, cluster, address or "auto"))
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         if address:
             raise JobError(
                 f"no Ray cluster answers at {address}: {_first_line(error)}",
@@ -74,6 +80,26 @@ def connect(cluster: RayCluster, least_cpus: float = 1) -> Any:
         cpus = max(usable_cores(), int(least_cpus + 0.999))
         _keep_signals(lambda: start_here(cluster, cpus))
     return ray
+
+
+def _address_left_here(environ: Mapping[str, str]) -> str | None:
+    """The cluster that Ray last started on this machine: what it takes for `auto`."""
+    note = Path(environ.get("RAY_TMPDIR") or "/tmp", "ray", "ray_current_cluster")  # noqa: S108
+    try:
+        return note.read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nobody listens at `host:port`: Ray itself tries for a quarter of an hour.
+
+    The note of a Ray that was killed stays on its machine, and would be tried too.
+    """
+    place = urlsplit(address if "://" in address else f"//{address}")
+    if place.hostname is None or place.port is None:
+        return  # Ray says better what is wrong with it
+    socket.create_connection((place.hostname, place.port), timeout=_KNOCK_TIMEOUT_S).close()
 
 
 def _init(ray: Any, cluster: RayCluster, address: str) -> None:
@@ -151,13 +177,13 @@ def free_resources(ray: Any) -> dict[str, float]:
     return free
 
 
-def cluster_cards(cluster: RayCluster) -> tuple[LocalGpus, int, int] | None:
+def cluster_cards(cluster: RayCluster, least_cpus: float = 1) -> tuple[LocalGpus, int, int] | None:
     """The cards of one node, the cores of its host, and how many such nodes there are.
 
     One node with cards is asked what they are; it stands for those that have as many of its kind.
     None if no node has a card (yet).
     """
-    ray = connect(cluster)
+    ray = connect(cluster, least_cpus)
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= 1]
     if cluster.accelerator is not None:
         wanted = f"accelerator_type:{cluster.accelerator}"

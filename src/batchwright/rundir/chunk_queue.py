@@ -12,6 +12,9 @@ from batchwright.rundir.storage import Storage
 # Files are listed at most this often while there is nothing new to claim.
 LOOK_AGAIN_S = 0.25
 
+# On a disk, until a worker has its first chunk: its engine is up and has nothing else to do.
+LOOK_FIRST_S = 0.05
+
 # In an object store they are looked at less and less often, down to this.
 LONGEST_PAUSE_S = 5.0
 
@@ -33,8 +36,10 @@ class ChunkQueue:
         self._mine: set[str] = set()
         self._looked_at = float("-inf")
         self._had_free = False
-        self._first_pause_s = self._pause_s = storage.seldom(LOOK_AGAIN_S)
-        self._longest_pause_s = LONGEST_PAUSE_S if not storage.is_local else self._pause_s
+        self._first_pause_s = storage.seldom(LOOK_AGAIN_S)
+        self._longest_pause_s = self._first_pause_s if storage.is_local else LONGEST_PAUSE_S
+        self._had_none_yet = storage.is_local
+        self._pause_s = LOOK_FIRST_S if storage.is_local else self._first_pause_s
         self._ledger.refresh()
         self._state.refresh_receipts()
 
@@ -65,6 +70,9 @@ class ChunkQueue:
 
     def _rest(self, *, found: bool) -> None:
         """Many workers may wait for the last few: in an object store each look has its price."""
+        self._had_none_yet = self._had_none_yet and not self._mine and not self._state.done
+        if self._had_none_yet:
+            return
         longer_s = min(1.5 * self._pause_s, self._longest_pause_s)
         self._pause_s = self._first_pause_s if found else longer_s
 
