@@ -56,19 +56,19 @@ class FeedPolicy:
         """Rows that are taken from the caller at the same time."""
         return self.max_num_seqs + self.margin
 
-    def num_to_send(self, held: Sequence[int], waiting: Iterable[int]) -> int:
+    def num_to_send(self, held: int, ahead: int, waiting: Iterable[int]) -> int:
         """How many of the waiting rows the engine should get now.
 
         Args:
-            held: prompt lengths of the rows in the engine, oldest first.
+            held: rows in the engine.
+            ahead: prompt tokens of those among them that are more than may run.
             waiting: prompt lengths of the rows that wait, in order.
         """
-        ahead = sum(held[self.max_num_seqs :])
         count = 0
-        for length in islice(waiting, max(0, self.max_rows - len(held))):
-            if len(held) + count >= self.max_num_seqs:
+        for length in islice(waiting, max(0, self.max_rows - held)):
+            if held + count >= self.max_num_seqs:
                 ahead += length
-                if ahead > self.max_tokens_ahead and count + len(held) > 0:
+                if ahead > self.max_tokens_ahead and count + held > 0:
                     break
             count += 1
         return count
@@ -195,9 +195,10 @@ class Supervisor:
         self._look()
         if not self._waiting:
             return
-        held = [flight.request.prompt_tokens for flight in self._flights.values()]
+        over = islice(self._flights.values(), self._policy.max_num_seqs, None)
+        ahead = sum(flight.request.prompt_tokens for flight in over)
         waiting = (request.prompt_tokens for request in self._waiting)
-        count = self._policy.num_to_send(held, waiting)
+        count = self._policy.num_to_send(len(self._flights), ahead, waiting)
         self._send([Flight(self._waiting.popleft(), 0.0, 0) for _ in range(count)])
 
     def _look(self) -> None:

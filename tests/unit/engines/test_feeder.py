@@ -260,13 +260,13 @@ def test_the_policy_of_settings() -> None:
     ],
 )
 def test_how_many_to_send(held: list[int], waiting: list[int], count: int) -> None:
-    assert policy().num_to_send(held, waiting) == count
+    assert policy().num_to_send(len(held), sum(held[policy().max_num_seqs :]), waiting) == count
 
 
 @given(st.lists(st.integers(1, 500), max_size=12), st.lists(st.integers(1, 500), max_size=12))
 def test_the_policy_keeps_its_limits(held: list[int], waiting: list[int]) -> None:
     limits = policy()
-    count = limits.num_to_send(held, waiting)
+    count = limits.num_to_send(len(held), sum(held[limits.max_num_seqs :]), waiting)
     total = held + waiting[:count]
     assert count == 0 or len(total) <= limits.max_rows
     assert count == 0 or sum(total[limits.max_num_seqs :]) <= limits.max_tokens_ahead
