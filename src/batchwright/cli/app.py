@@ -27,6 +27,7 @@ from batchwright.cli.arguments import (
     Source,
     System,
 )
+from batchwright.cli.diagnose import diagnose_run
 from batchwright.cli.ending import end_process, ending, leave, stopping
 from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
@@ -299,6 +300,7 @@ app.command()(export)
 app.command()(worker)
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
 app.command("load")(load_run)
+app.command("diagnose")(diagnose_run)
 app.add_typer(k8s)
 
 
