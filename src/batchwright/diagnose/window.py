@@ -130,7 +130,7 @@ def worker_evidence(
         max_num_seqs=slots,
         full=_mean([float(slots > 0 and one >= FULL_FROM * slots) for one in running]),
         kv_use=_mean([one.kv_use for one in known]),
-        kv_peak=max((one.kv_use for one in known), default=0.0),
+        kv_peak=max((_kv_peak(one) for one in steady), default=0.0),
         kv_tokens=kv_tokens,
         step_s=_step_s(steady),
         fixed_step=fixed_share(_steps(span), _mean(running)),
@@ -304,6 +304,10 @@ def _growth(readings: Sequence[Reading], value: Callable[[Reading], float]) -> f
 
 def _share(readings: Sequence[Reading], seconds: float, value: Callable[[Reading], float]) -> float:
     return _growth(readings, value) / seconds if seconds else 0.0
+
+
+def _kv_peak(reading: Reading) -> float:
+    return max(reading.kv_peak, reading.engine.kv_use if reading.engine else 0.0)
 
 
 def _running(reading: Reading) -> float:
