@@ -105,7 +105,7 @@ def model_len(evidence: Evidence) -> Finding | None:
     limit = evidence.settings.max_model_len
     fault = next((one for one in evidence.faults if one.code == "model_len"), None)
     if fault is not None:
-        return _model_len_refused(evidence, longest, fault.line, fault.figures)
+        return _model_len_refused(evidence, fault.line, fault.figures)
     pools = [one.kv_tokens for one in evidence.workers if one.kv_tokens]
     if not pools or not evidence.data.rows_seen or not evidence.answers.outputs.rows:
         return None
@@ -127,9 +127,8 @@ def model_len(evidence: Evidence) -> Finding | None:
     )
 
 
-def _model_len_refused(
-    evidence: Evidence, longest: int, line: str, figures: tuple[str, ...]
-) -> Finding:
+def _model_len_refused(evidence: Evidence, line: str, figures: tuple[str, ...]) -> Finding:
+    longest = evidence.data.longest_prompt
     limit = evidence.settings.max_model_len
     possible = f"{int(figures[-1]):,} tokens" if figures and figures[-1].isdecimal() else ""
     known = evidence.data.rows_seen > 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 from batchwright.core.findings import Change, Finding, Weight
 from batchwright.diagnose.evidence import Evidence, WorkerEvidence
 from batchwright.diagnose.figures import median, over_time, percent
+from batchwright.diagnose.rules_feed import LEAST_WAIT
 
-# Engines of vLLM need a minute or two; that is a third of the time only in jobs of a few minutes.
+# Engines of vLLM need a minute or two, a third of the time in jobs of a few minutes only; what takes
+# less than half a minute is not worth a word.
 LEAST_START_UP = 0.30
-LEAST_START_UP_S = 10.0
+LEAST_START_UP_S = 30.0
 
 # The last chunks are small, so engines end within seconds of each other; a tenth is too much.
 LEAST_TAIL = 0.10
@@ -17,6 +19,8 @@ LEAST_TAIL_S = 10.0
 # Replicas on equal cards differ by a few percent.
 SLOW_REPLICA = 0.75
 SMALL_REPLICA = 0.6
+# With a smaller batch it is a fault if the work shows it, beyond chance.
+SLOWER = 0.95
 
 # Rates wander with the lengths of rows; what falls three times in a row, by a fifth, is no chance.
 SLOWED_TO = 0.8
@@ -104,7 +108,8 @@ def slow_replicas(evidence: Evidence) -> list[Finding]:
         others = [other for other in workers if other is not one]
         usual = median(_own_rate(other) for other in others)
         batch = median(other.running for other in others)
-        if batch and one.running < SMALL_REPLICA * batch and one.waited < 0.1:
+        fewer = 0 < one.running < SMALL_REPLICA * batch and one.waited < LEAST_WAIT
+        if fewer and _own_rate(one) < SLOWER * usual:
             found.append(_small_replica(one, batch, usual, workers))
         elif _own_rate(one) < SLOW_REPLICA * usual:
             found.append(_slow_replica(one, usual, workers))
@@ -203,7 +208,7 @@ def slowing(evidence: Evidence) -> Finding | None:
 
 
 def _slows(worker: WorkerEvidence) -> bool:
-    if worker.seconds < LEAST_SLOWING_S or len(worker.quarters) < 4 or worker.waited >= 0.1:
+    if worker.seconds < LEAST_SLOWING_S or len(worker.quarters) < 4 or worker.waited >= LEAST_WAIT:
         return False
     # The first quarter is left out: caches warm up in it.
     second, third, fourth = worker.quarters[1:]
