@@ -31,6 +31,9 @@ from batchwright.deliver import (
     in_charge,
     results_dir,
 )
+from batchwright.diagnose.verdict import Diagnosis
+from batchwright.diagnose.verdict import diagnose as judge_evidence
+from batchwright.diagnosing import gather
 from batchwright.drive import THE_PILOT, Progress, drive
 from batchwright.exporting import export_run, first_pass
 from batchwright.following import following, load_counts
@@ -240,6 +243,11 @@ def status(
     workers = with_counted(Roster(storage).read(), state.receipts.values())
     rows = [{"name": name, **one} for name, one in workers.items()]
     return state.counts(), rows, load_counts(storage)
+
+
+def diagnose(run_dir: Location) -> Diagnosis:
+    """Say why a run is slow or broken, from what it left; it may still be running."""
+    return judge_evidence(gather(*open_run(run_dir)))
 
 
 def open_run(run_dir: Location) -> tuple[Storage, Manifest, Job]:

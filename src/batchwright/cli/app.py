@@ -16,6 +16,7 @@ from batchwright.cli.arguments import (
     EngineKind,
     Limit,
     MaxTokens,
+    MetricsPort,
     Model,
     OutDir,
     OutFormat,
@@ -27,12 +28,14 @@ from batchwright.cli.arguments import (
     Source,
     System,
 )
+from batchwright.cli.diagnose import diagnose_run
 from batchwright.cli.ending import end_process, ending, leave, stopping
 from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
 from batchwright.cli.load_run import load_run
 from batchwright.cli.options import about_the_data, job_and_dir, run_place
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
+from batchwright.cli.watching import watching
 from batchwright.cli.worker import worker
 from batchwright.tokens.lean import leave_torch_out
 
@@ -59,6 +62,7 @@ def run(
     engine: EngineKind = None,
     limit: Limit = None,
     run_dir: Dir = None,
+    metrics_port: MetricsPort = None,
     settings: Set = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
@@ -71,10 +75,11 @@ def run(
         "output.path": None if output is None else str(output),
         "output.format": output_format,
         "engine.kind": engine,
+        "run.metrics_port": metrics_port,
     }
     with ending(as_json=as_json):
         job, folder = job_and_dir(source, options, settings or [], run_dir)
-        with stopping() as stop, render.watching(as_json=as_json) as watch:
+        with stopping() as stop, watching(job.run.metrics_port, as_json=as_json) as watch:
             summary = pipeline.run(job, folder, watch, stop)
         render.show_summary(summary, as_json=as_json)
         leave(summary.counts.share_without_answer > job.run.max_failed)
@@ -228,7 +233,7 @@ def pilot(
     with ending(as_json=as_json):
         job, folder = job_and_dir(source, options, settings or [], run_dir)
         with stopping() as stop:
-            with render.watching(as_json=as_json) as watch:
+            with watching(job.run.metrics_port, as_json=as_json) as watch:
                 report, folder = pipeline.pilot(job, folder, watch, stop)
             found = sweep_settings(folder, sweep_minutes, render.say, stop) if sweep else None
         table = ["", *sweep_lines(found)] if found else []
@@ -252,10 +257,10 @@ def retry(
     from batchwright import pipeline
 
     with ending(as_json=as_json):
-        with stopping() as stop, render.watching(as_json=as_json) as watch:
+        _, _, job = pipeline.open_run(run_place(run_dir))
+        with stopping() as stop, watching(job.run.metrics_port, as_json=as_json) as watch:
             summary = pipeline.retry(run_place(run_dir), watch, stop, code or [])
         render.show_summary(summary, as_json=as_json)
-        _, _, job = pipeline.open_run(run_place(run_dir))
         leave(summary.counts.share_without_answer > job.run.max_failed)
 
 
@@ -299,6 +304,7 @@ app.command()(export)
 app.command()(worker)
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
 app.command("load")(load_run)
+app.command("diagnose")(diagnose_run)
 app.add_typer(k8s)
 
 

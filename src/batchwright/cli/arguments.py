@@ -40,6 +40,10 @@ Dir = Annotated[str | None, typer.Option("--dir", help="Run directory; runs/NAME
 Sample = Annotated[
     float | None, typer.Option("--sample", help="Look at this share of the rows only: 0.05.")
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", help="Show metrics for Prometheus on this port: 9400."),
+]
 WithParent = Annotated[bool, typer.Option("--with-parent", help="Stop when standard input ends.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Any key of the job file: run.replicas=2.")

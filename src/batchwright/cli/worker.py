@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batchwright.cli import render
-from batchwright.cli.arguments import AsJson, Dir, Set, WithParent
+from batchwright.cli.arguments import AsJson, Dir, MetricsPort, Set, WithParent
 from batchwright.cli.ending import ending, stopping
+from batchwright.cli.watching import watching
+from batchwright.core.errors import JobError
 
 if TYPE_CHECKING:
     from batchwright.config.job import Job
@@ -28,6 +30,7 @@ def worker(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name in the ledger.")] = None,
     run_dir: Dir = None,
+    metrics_port: MetricsPort = None,
     settings: Set = None,
     with_parent: WithParent = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002
@@ -45,6 +48,9 @@ def worker(
     with ending(as_json=as_json), stopping() as stop:
         if with_parent:
             roles.stop_with_parent(stop)
+        if role is not None and metrics_port is not None:
+            raise JobError("--metrics-port is for a worker that does all that a run needs",
+                           "Leave --role out, or give the port to `batchwright run`.")  # fmt: skip
         if role is not None:
             place, _ = _place_and_job(source, run_dir, settings or [])
             roles.attend(place, role, name or new_worker_name(role), stop)
@@ -52,8 +58,13 @@ def worker(
         from batchwright.joining import work
 
         place, job = _place_and_job(source, run_dir, settings or [])
-        with render.watching(as_json=as_json) as watch:
-            ended = work(place, job, name or new_worker_name("worker"), watch, stop)
+        name = name or new_worker_name("worker")
+        port = metrics_port or (None if job is None else job.run.metrics_port)
+        # Of the run, each of its workers knows the same; of the others' readings, theirs.
+        mine = (name, f"{name}-prepare")
+        must = metrics_port is not None
+        with watching(port, as_json=as_json, workers=mine, must=must) as watch:
+            ended = work(place, job, name, watch, stop)
         if ended.summary is not None:
             render.show_summary(ended.summary, as_json=as_json)
         else:

@@ -160,6 +160,9 @@ class Run(Section):
     """After SIGTERM or Ctrl-C, time for the rows in flight to finish."""
     dir: str = "runs/{name}"
     """The run directory: a folder, or `s3://bucket/folder`; `{name}` is the job's name."""
+    metrics_port: Annotated[int | None, Field(ge=1, le=65535)] = None
+    """Port on which the process that drives the run, or a worker without a leader, shows metrics for
+    Prometheus under `/metrics`. Unset: none."""
     ray: RayCluster = RayCluster()
     """The Ray cluster of `executor: ray`, and what each process of the run gets of it."""
 

@@ -1,0 +1,298 @@
+"""What a run left, gathered for the diagnosis: of a finished, a running or a broken one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from batchwright.arrange import block_size
+from batchwright.config.job import Job
+from batchwright.core.readings import INFER, PREPARE, Reading
+from batchwright.core.records import OrderDecision, Receipt
+from batchwright.diagnose.evidence import (
+    AnswerEvidence,
+    DataEvidence,
+    EngineFault,
+    Evidence,
+    Settings,
+    WorkerEvidence,
+)
+from batchwright.diagnose.faults import own_words, read_fault
+from batchwright.diagnose.window import (
+    OUTPUT_WEIGHT,
+    host_evidence,
+    last_work_at,
+    prepare_evidence,
+    worker_evidence,
+)
+from batchwright.glances import glance_at_answers, glance_at_rows
+from batchwright.rundir import artifacts, layout
+from batchwright.rundir.ledger import Roster
+from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.readings import read_readings
+from batchwright.rundir.state import Counts, RunState, read_state
+from batchwright.rundir.storage import Storage
+from batchwright.told import told_plan, told_settings
+
+# Of an engine's log, the end: an engine that dies says why in its last lines.
+LOG_TAIL_BYTES = 256 * 1024
+
+# Errors that a worker reports of something else than its engine.
+_NOT_THE_ENGINE = {"Stopped", "Interrupted", "InputError", "TooManyFailures", "StorageError",
+                   "VerifyError", "MissingExtra", "ResumeRefused"}  # fmt: skip
+
+Heartbeats = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """The small files of a run."""
+
+    storage: Storage
+    manifest: Manifest
+    job: Job
+    state: RunState
+    heartbeats: Heartbeats
+    events: Sequence[Mapping[str, Any]]
+    readings: Mapping[str, Sequence[Reading]]
+
+    @property
+    def begun_at(self) -> float:
+        """When the newest start of the run began; 0 if nobody noted it."""
+        return max((one["at"] for one in self.events if one["event"] == "run_started"), default=0.0)
+
+
+def gather(storage: Storage, manifest: Manifest, job: Job) -> Evidence:
+    """All that the rules may know of a run. Its files are read, and none is changed."""
+    left = _Left(
+        storage,
+        manifest,
+        job,
+        read_state(storage),
+        Roster(storage).read(),
+        _events(storage),
+        read_readings(storage),
+    )
+    counts = left.state.counts()
+    workers = _workers(left, counts)
+    settings = told_settings(job, manifest, _order(left))
+    answers = _answers(left, counts, settings)
+    evidence = Evidence(
+        settings=settings,
+        workers=workers,
+        prepare=prepare_evidence([_of_role(one, PREPARE) for one in left.readings.values()]),
+        hosts=host_evidence(list(chain.from_iterable(left.readings.values()))),
+        data=_data(left, workers, answers),
+        answers=answers,
+        plan=told_plan(storage),
+        faults=_faults(left),
+        wall_s=_wall_s(left),
+        rows=counts.rows,
+        failed=counts.failures,
+        rejected=counts.rejected,
+        restarts=sum(one["event"] == "engine_restarted" for one in left.events),
+    )
+    return replace(evidence, unknown=_unknown(evidence, left))
+
+
+def _of_role(readings: Sequence[Reading], role: str) -> list[Reading]:
+    return [one for one in readings if one.role == role]
+
+
+def _events(storage: Storage) -> list[dict[str, Any]]:
+    """The run's events; a line that is torn is left out."""
+    found = []
+    for line in storage.read_log(layout.EVENTS).splitlines():
+        try:
+            found.append(orjson.loads(line))
+        except orjson.JSONDecodeError:
+            continue
+    return [one for one in found if "at" in one and "event" in one]
+
+
+def _workers(left: _Left, counts: Counts) -> tuple[WorkerEvidence, ...]:
+    """The engines of the run; without readings, by what their receipts say."""
+    infer = {name: _of_role(one, INFER) for name, one in left.readings.items()}
+    ends = {name: last_work_at(one) for name, one in infer.items()}
+    last_start = [end for name, end in ends.items() if end >= left.begun_at]
+    run_end = max(last_start, default=0.0)
+    found = []
+    for name, readings in infer.items():
+        heartbeat = left.heartbeats.get(name, {})
+        engine = heartbeat.get("engine") or {}
+        one = worker_evidence(
+            name,
+            readings,
+            last_work_at=run_end,
+            start_up_s=_start_up_s(left, name),
+            device=engine.get("device", ""),
+            kv_tokens=engine.get("kv_tokens", 0),
+        )
+        if one is not None:
+            found.append(_without_end(one) if _goes_on(left, counts, name, ends[name]) else one)
+    return tuple(found) if found else _by_receipts(left, counts)
+
+
+def _goes_on(left: _Left, counts: Counts, name: str, end: float) -> bool:
+    """Whether a worker did not end for want of rows: then nothing it did at last is a tail."""
+    stopped = "error" in left.heartbeats.get(name, {})
+    return not counts.complete or stopped or end < left.begun_at
+
+
+def _without_end(worker: WorkerEvidence) -> WorkerEvidence:
+    return replace(worker, idle_s=0.0, tail_s=0.0)
+
+
+def _by_receipts(left: _Left, counts: Counts) -> tuple[WorkerEvidence, ...]:
+    """Of runs without readings: when each worker had chunks, and how much it did."""
+    by_worker: dict[str, list[Receipt]] = {}
+    for one in left.state.receipts.values():
+        if one.finished_at:
+            by_worker.setdefault(one.worker, []).append(one)
+    ends = {name: max(one.finished_at for one in found) for name, found in by_worker.items()}
+    run_end = max(ends.values(), default=0.0)
+    workers = []
+    for name, found in by_worker.items():
+        seconds = ends[name] - min(one.finished_at - one.seconds for one in found)
+        work = sum(one.prompt_tokens + OUTPUT_WEIGHT * one.completion_tokens for one in found)
+        worker = WorkerEvidence(
+            name=name,
+            host=str(left.heartbeats.get(name, {}).get("host", "")),
+            seconds=seconds,
+            start_up_s=_start_up_s(left, name),
+            idle_s=run_end - ends[name],
+            rows=sum(one.rows for one in found),
+            output_tokens=sum(one.completion_tokens for one in found),
+            computed_prompt_tokens=sum(one.prompt_tokens for one in found),
+            tokens_per_s=work / seconds if seconds else 0.0,
+        )
+        goes_on = _goes_on(left, counts, name, ends[name])
+        workers.append(_without_end(worker) if goes_on else worker)
+    return tuple(workers)
+
+
+def _start_up_s(left: _Left, name: str) -> float | None:
+    """From the start of a worker's process until its engine was up."""
+    started = left.heartbeats.get(name, {}).get("started")
+    up = [one["at"] for one in left.events if one["event"] == "engine_up" and one["worker"] == name]
+    return max(0.0, up[0] - started) if started and up else None
+
+
+def _order(left: _Left) -> str:
+    """In which order most rows ran."""
+    raw = left.storage.read_if_there(layout.ORDER_DECISION)
+    if raw is not None:
+        return artifacts.load(OrderDecision, raw, layout.ORDER_DECISION).order
+    asked = left.job.run.order
+    return "file" if asked == "auto" else asked
+
+
+def _answers(left: _Left, counts: Counts, settings: Settings) -> AnswerEvidence:
+    files = [one.file for one in left.state.receipts.values() if one.ok]
+    seen = glance_at_answers(left.storage, files, chat=settings.chat)
+    return AnswerEvidence(
+        rows=counts.ok,
+        outputs=seen.outputs,
+        cut=counts.truncated / counts.ok if counts.ok else 0.0,
+        texts=seen.texts,
+        marked=seen.marked,
+        looping=seen.looping,
+        prompt_tokens=counts.prompt_tokens,
+        output_tokens=counts.completion_tokens,
+    )
+
+
+def _data(left: _Left, workers: Sequence[WorkerEvidence], answers: AnswerEvidence) -> DataEvidence:
+    parts = [
+        part.file for batch in left.state.batches if not batch.generation for part in batch.parts
+    ]
+    pools = [one.kv_tokens for one in workers if one.kv_tokens] or [left.manifest.kv_tokens]
+    seen = glance_at_rows(
+        left.storage,
+        parts,
+        block_size=block_size(left.manifest),
+        kv_tokens=min(pools) if left.job.task == "generate" else 0,
+        mean_output=answers.output_tokens / max(1, answers.rows),
+    )
+    return DataEvidence(
+        files=len(left.manifest.files),
+        bytes=sum(one.size for one in left.manifest.files),
+        rows_seen=seen.rows,
+        longest_prompt=seen.longest_prompt,
+        mean_prompt=seen.mean_prompt,
+        repeated=seen.repeated,
+        hit_rate_file=seen.hit_rate_file,
+        hit_rate_best=seen.hit_rate_best,
+    )
+
+
+def _faults(left: _Left) -> tuple[EngineFault, ...]:
+    """What ended engines since the newest start: an older start's fault may be mended by now."""
+    found = []
+    for name, heartbeat in left.heartbeats.items():
+        error = heartbeat.get("error")
+        if not error or error["kind"] in _NOT_THE_ENGINE or heartbeat["at"] < left.begun_at:
+            continue
+        at_start = not heartbeat.get("engine")
+        told = _fault(left.storage, name, error["message"], at_start=at_start)
+        # An error of the job explains itself; only an engine's end needs to be looked into.
+        if told.code != "unknown" or error["kind"] in ("EngineError", "EngineDied"):
+            found.append(told)
+    for event in left.events:
+        if event["event"] == "engine_restarted" and event["at"] >= left.begun_at:
+            reason = str(event.get("reason", ""))
+            found.append(_fault(left.storage, event["worker"], reason, at_start=False))
+    return tuple(found)
+
+
+def _fault(storage: Storage, worker: str, said: str, *, at_start: bool) -> EngineFault:
+    log = _log_tail(storage, worker)
+    for text in (log, said):
+        found = read_fault(text, worker=worker, at_start=at_start)
+        if found is not None:
+            return found
+    words = [line for line in said.splitlines() if line.strip()] or ["it left no words"]
+    return EngineFault("unknown", own_words(words[-1]), worker, at_start)
+
+
+def _log_tail(storage: Storage, worker: str) -> str:
+    """The end of an engine's log; empty where it lies on another machine."""
+    path = storage.local_path(f"{layout.LOGS}/{worker}.engine.log")
+    if path is None or not path.is_file():
+        return ""
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+        return log.read().decode(errors="replace")
+
+
+def _wall_s(left: _Left) -> float:
+    marks = [one["at"] for one in left.events]
+    marks += [one.at for readings in left.readings.values() for one in readings]
+    return max(marks) - min(marks) if marks else 0.0
+
+
+def _unknown(evidence: Evidence, left: _Left) -> tuple[str, ...]:
+    """What cannot be judged, and why."""
+    found = []
+    if not any(left.readings.values()):
+        found.append(
+            "There are no readings: the run was made by an older version, or no engine was up. How "
+            "its time was spent, batches and cards cannot be judged."
+        )
+        return tuple(found)
+    if evidence.workers and not evidence.reliable:
+        found.append(
+            "The engines worked for less than 20 s: shares of so short a time say nothing."
+        )
+    on_cards = [one for one in evidence.reliable if one.device not in ("cpu", "none", "")]
+    if on_cards and not any(one.cards for one in on_cards):
+        found.append(
+            "There are no readings of cards: clocks, heat and other processes are unknown."
+        )
+    if evidence.reliable and evidence.prepare is None:
+        found.append("Those who prepare rows left no readings: what they waited for is unknown.")
+    return tuple(found)
