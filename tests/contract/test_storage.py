@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from batchwright.core.errors import StorageError
+from batchwright.core.readings import Reading
+from batchwright.rundir.readings import read_readings, reading_line
 from batchwright.rundir.storage import Storage
 
 
@@ -101,6 +103,16 @@ def test_lines_of_threads_and_processes_do_not_mix(storage: Storage) -> None:
 
 def test_a_log_that_nobody_wrote_is_empty(storage: Storage) -> None:
     assert storage.read_log("telemetry/nobody.jsonl") == b""
+
+
+def test_readings_of_workers_are_found_wherever_they_are(storage: Storage) -> None:
+    for worker in ("b", "a"):
+        storage.append(f"telemetry/{worker}.jsonl", reading_line(Reading(at=1.0, worker=worker)))
+    storage.flush_logs()
+    storage.put("telemetry/chunk-0-000001.json", b"{}")
+    found = read_readings(storage)
+    assert list(found) == ["a", "b"]
+    assert found["a"] == [Reading(at=1.0, worker="a")]
 
 
 def test_a_file_of_this_machine_is_sent(storage: Storage, tmp_path: Path) -> None:
