@@ -76,6 +76,7 @@ def test_an_engine_without_rows_is_starved_and_its_rows_are_told(run: SmallRun) 
     assert last.feed.starved_s > 0
     assert last.feed.media_s == last.feed.commit_wait_s == 0
     assert (last.rows, last.feed.committed_rows, last.feed.in_flight) == (ROWS, ROWS, 0)
+    assert last.feed.commits_waiting == 0
     assert (last.phase, last.feed.max_num_seqs, last.restarts) == (STOPPING, 8, 0)
     assert last.feed.committed_bytes > 0
     assert last.feed.commit_s > 0
