@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Family:
         self._looked_at = float("-inf")
         self._cpu_s: dict[int, float] = {}  # of the engine's processes, by pid
         self._gone_cpu_s = 0.0  # of those that are no more
+        self._gone_busiest_cpu_s = 0.0  # of those that were the busiest when they ended
 
     @property
     def pids(self) -> set[int]:
@@ -54,15 +55,24 @@ class Family:
                     memory_bytes += process.memory_info().rss
             except psutil.Error:  # it has ended: look again next time
                 self._looked_at = float("-inf")
-        ended = self._cpu_s.keys() - alive.keys()
-        self._gone_cpu_s += sum(self._cpu_s[pid] for pid in ended)
+        self._keep_ended(alive)
         self._cpu_s = alive
         return ProcessReading(
             cpu_s=round(_cpu_s(self._me), 2),
             engine_cpu_s=round(self._gone_cpu_s + sum(alive.values()), 2),
-            busiest_engine_cpu_s=round(max(alive.values(), default=0.0), 2),
+            busiest_engine_cpu_s=round(
+                self._gone_busiest_cpu_s + max(alive.values(), default=0.0), 2
+            ),
             memory_bytes=memory_bytes,
         )
+
+    def _keep_ended(self, alive: Mapping[int, float]) -> None:
+        """Sums must not fall when an engine is started again."""
+        ended = [seconds for pid, seconds in self._cpu_s.items() if pid not in alive]
+        self._gone_cpu_s += sum(ended)
+        busiest = max(self._cpu_s.values(), default=0.0)
+        if busiest in ended:
+            self._gone_busiest_cpu_s += busiest
 
     def _look(self) -> None:
         now = self._monotonic()

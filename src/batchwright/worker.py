@@ -199,7 +199,7 @@ class Worker:
         gauges = self._supervisor.gauges()
         self._work = gauges.prompt_tokens + gauges.output_tokens
         held = self._supervisor.in_flight
-        self._meter.note(gauges, held, self._supervisor.cap, len(self._commits))
+        self._meter.note(gauges, held, self._supervisor.cap)
         if self._supervisor.restarts != self._restarts:
             self._restarts = self._supervisor.restarts
             self._meter.forget()
@@ -308,6 +308,7 @@ class Worker:
                 self._queue.mark_done(chunk)
             if not mine:
                 self._events.write("chunk_was_done_elsewhere", chunk=chunk.name)
+        self._meter.commits_waiting = len(self._commits)
 
     def _reading(self) -> Reading:
         """A line of telemetry; made in its thread, of what the loop has left."""

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from batchwright.core.errors import StorageError
+from batchwright.core.readings import Reading
+from batchwright.rundir.readings import read_readings, reading_line
 from batchwright.rundir.storage import Storage
+from tests.support.object_store import ObjectStore
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -101,6 +104,34 @@ def test_lines_of_threads_and_processes_do_not_mix(storage: Storage) -> None:
 
 def test_a_log_that_nobody_wrote_is_empty(storage: Storage) -> None:
     assert storage.read_log("telemetry/nobody.jsonl") == b""
+
+
+def test_lines_that_a_store_did_not_take_are_written_later(
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Storage(f"{s3.new_place()}/some/run")
+
+    def refuse(path: str, data: bytes) -> None:
+        raise StorageError("not now")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(bucket._place, "put", refuse)
+        bucket.append("events.jsonl", b"1\n")
+        with pytest.raises(StorageError):
+            bucket.flush_logs()
+    bucket.append("events.jsonl", b"2\n")
+    bucket.flush_logs()
+    assert bucket.read_log("events.jsonl") == b"1\n2\n"
+
+
+def test_readings_of_workers_are_found_wherever_they_are(storage: Storage) -> None:
+    for worker in ("b", "a"):
+        storage.append(f"telemetry/{worker}.jsonl", reading_line(Reading(at=1.0, worker=worker)))
+    storage.flush_logs()
+    storage.put("telemetry/chunk-0-000001.json", b"{}")
+    found = read_readings(storage)
+    assert list(found) == ["a", "b"]
+    assert found["a"] == [Reading(at=1.0, worker="a")]
 
 
 def test_a_file_of_this_machine_is_sent(storage: Storage, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchwright.k8s.pod import CONTAINER, Manifest, metadata, pod_template
+from batchwright.k8s.pod import CONTAINER, Manifest, metadata, pod_template, with_metrics
 from batchwright.k8s.workload import JOB_FILE, PodGroup, Workload
 
 # Of `core.errors`: 2 and 3 say that the job is wrong, whatever pod runs it; 4 that it is finished
@@ -68,15 +68,19 @@ def _job(workload: Workload, group: PodGroup) -> Manifest:
             "podFailurePolicy": failure_policy(),
             "activeDeadlineSeconds": deadline_s(workload),
             "ttlSecondsAfterFinished": workload.ttl_s,
-            "template": pod_template(
-                workload,
-                group,
-                ["batchwright", "worker", JOB_FILE],
-                role="worker",
-                read_only_root=settings.read_only_root,
-            ),
+            "template": with_metrics(workload, _worker(workload, group)),
         },
     }
+
+
+def _worker(workload: Workload, group: PodGroup) -> Manifest:
+    return pod_template(
+        workload,
+        group,
+        ["batchwright", "worker", JOB_FILE],
+        role="worker",
+        read_only_root=workload.settings.read_only_root,
+    )
 
 
 def deadline_s(workload: Workload) -> int:

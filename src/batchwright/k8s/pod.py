@@ -87,6 +87,23 @@ def pod_template(
     return {"metadata": head, "spec": spec}
 
 
+def with_metrics(workload: Workload, template: Manifest) -> Manifest:
+    """The pod with its port for metrics, and what Prometheus looks for to find it."""
+    if workload.metrics_port is None:
+        return template
+    port = workload.metrics_port
+    found = {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(port),
+        "prometheus.io/path": "/metrics",
+    }
+    head = template["metadata"]
+    head["annotations"] = {**found, **head.get("annotations", {})}
+    container = template["spec"]["containers"][0]
+    container.setdefault("ports", []).append({"name": "metrics", "containerPort": port})
+    return template
+
+
 def _identity(settings: Kubernetes) -> Manifest:
     found: Manifest = {
         "securityContext": {

@@ -12,6 +12,7 @@ from batchwright.k8s.pod import (
     labels,
     metadata,
     pod_template,
+    with_metrics,
 )
 from batchwright.k8s.workload import JOB_FILE, PodGroup, Workload
 
@@ -31,8 +32,12 @@ def ray_job(workload: Workload) -> Manifest:
     cluster["headGroupSpec"] = {
         # The head computes nothing: where it runs must not depend on cards.
         "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0", "num-gpus": "0"},  # noqa: S104
-        "template": pod_template(
-            workload, None, [], role="head", shape=SMALL, restart=None, read_only_root=False
+        # What drives the run is started on the head.
+        "template": with_metrics(
+            workload,
+            pod_template(
+                workload, None, [], role="head", shape=SMALL, restart=None, read_only_root=False
+            ),
         ),
     }
     cluster["workerGroupSpecs"] = [_worker_group(workload, group) for group in workload.groups]
@@ -117,14 +122,14 @@ def _workers(workload: Workload, group: PodGroup, address: str) -> Manifest:
 
 
 def _driver(workload: Workload, address: str) -> Manifest:
-    template = pod_template(
+    template = with_metrics(workload, pod_template(
         workload, None,
         _shell(
             f"{_wait(address)}; ray start --address={address} --num-cpus=0 --num-gpus=0 && "
             f"exec {' '.join(_RUN)}"
         ),
         role="driver", shape=SMALL, read_only_root=False,
-    )  # fmt: skip
+    ))  # fmt: skip
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -71,6 +71,7 @@ class Workload:
         files: what the ConfigMap holds, by file name.
         grace_s: between SIGTERM and SIGKILL.
         ttl_s: how long the finished job stays.
+        metrics_port: of the pods that know how far the run is; None for none.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Workload:
     files: dict[str, str] = field(default_factory=dict)
     grace_s: int = 60
     ttl_s: int = _DAY_S
+    metrics_port: int | None = None
 
     @property
     def pods(self) -> int:
@@ -122,6 +124,7 @@ def make_workload(
         files={"job.yaml": text, **(files or {})},
         grace_s=math.ceil(job.run.grace_s) + STOP_S,
         ttl_s=ttl_s if settings.ttl_s is None else settings.ttl_s,
+        metrics_port=job.run.metrics_port,
     )
 
 

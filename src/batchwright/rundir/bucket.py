@@ -174,9 +174,15 @@ class Bucket:
         """Write the lines that wait, as an object of their own for each log."""
         with self._log_lock:
             waiting, self._logs = self._logs, {}
-        for path, lines in waiting.items():
-            name = f"{next(self._pieces):06d}-{self._writer}.jsonl"
-            self.put(f"{_folder_of_log(path)}/{name}", b"".join(lines))
+        try:
+            for path in list(waiting):
+                name = f"{next(self._pieces):06d}-{self._writer}.jsonl"
+                self.put(f"{_folder_of_log(path)}/{name}", b"".join(waiting[path]))
+                del waiting[path]
+        finally:  # what could not be written waits for the next time
+            with self._log_lock:
+                for path, lines in waiting.items():
+                    self._logs[path] = [*lines, *self._logs.get(path, [])]
 
     def read_log(self, path: str) -> bytes:
         """All lines that were written, those of each writer in their order."""

@@ -67,12 +67,11 @@ class FeedMeter:
         self._commit_wait_s += seconds
         self._looked_at += seconds
 
-    def note(self, gauges: EngineGauges, in_flight: int, cap: int, commits_waiting: int) -> None:
+    def note(self, gauges: EngineGauges, in_flight: int, cap: int) -> None:
         """Keep how the engine is doing."""
         self.gauges = gauges
         self.in_flight = in_flight
         self.cap = cap
-        self.commits_waiting = commits_waiting
         self._kv_peak = max(self._kv_peak, gauges.kv_use)
 
     def take_kv_peak(self) -> float:

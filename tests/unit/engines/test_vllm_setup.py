@@ -79,8 +79,9 @@ def test_readings_add_up_what_the_steps_say() -> None:
     readings = Readings()
     drafts = SimpleNamespace(num_draft_tokens=8, num_accepted_tokens=3)
     scheduler = SimpleNamespace(
-        num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5, spec_decoding_stats=drafts
-    )
+        num_running_reqs=2, num_waiting_reqs=1, kv_cache_usage=0.5, spec_decoding_stats=drafts,
+        prefix_cache_stats=SimpleNamespace(queries=100, hits=40),
+    )  # fmt: skip
     prefill = SimpleNamespace(num_computed_tokens=90)
     preempted = SimpleNamespace(type=SimpleNamespace(name="PREEMPTED"))
     queued = SimpleNamespace(type=SimpleNamespace(name="QUEUED"))
@@ -94,6 +95,7 @@ def test_readings_add_up_what_the_steps_say() -> None:
     scheduler.spec_decoding_stats = None
     readings.count(scheduler, [])
     assert (readings.drafted_tokens, readings.accepted_tokens) == (8, 3)
+    assert (readings.prefix_tokens, readings.prefix_hit_tokens) == (200, 80)
     assert (readings.running, readings.waiting, readings.kv_use) == (2, 1, 0.5)
     assert (readings.prompt_tokens, readings.output_tokens, readings.preemptions) == (180, 6, 2)
 

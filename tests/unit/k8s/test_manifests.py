@@ -117,6 +117,29 @@ def test_hami_dra_and_kueue_are_one_line_each() -> None:
     assert head["annotations"] == {"kueue.x-k8s.io/job-min-parallelism": "2"}
 
 
+METRICS = {"name": "metrics", "containerPort": 9400}
+
+
+def has_metrics(pod: dict[str, Any]) -> bool:
+    """Whether a template has the port and says so; both or neither."""
+    annotations = pod["metadata"].get("annotations", {})
+    (container,) = pod["spec"]["containers"]
+    found = METRICS in container.get("ports", [])
+    assert found == (annotations.get("prometheus.io/port") == "9400")
+    assert found == (annotations.get("prometheus.io/scrape") == "true")
+    return found
+
+
+def test_pods_that_know_how_far_the_run_is_show_their_metrics(tmp_path: Path) -> None:
+    port = {"run.metrics_port": 9400}
+    assert not has_metrics(one(rendered(job_file(tmp_path)), "Job")["spec"]["template"])
+    assert has_metrics(one(rendered(job_file(tmp_path, port)), "Job")["spec"]["template"])
+    cluster = one(rendered(job_file(tmp_path, port), mode="ray"), "RayJob")["spec"]
+    cluster = cluster["rayClusterSpec"]
+    assert has_metrics(cluster["headGroupSpec"]["template"])
+    assert not has_metrics(cluster["workerGroupSpecs"][0]["template"])
+
+
 def test_a_rayjob_ends_its_cluster_and_cannot_hang_for_ever() -> None:
     found = example("ray-two-groups")
     job = one(found, "RayJob")["spec"]
