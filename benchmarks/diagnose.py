@@ -167,7 +167,7 @@ SCENARIOS = (
     ),
     Scenario("tail", ("tail",), {"run.replicas": 2, "run.chunk_rows": 3_000}, rows=9_000),
     Scenario("throttled", ("throttled",), rows=6_000, patch=(WORKERS, HOT_CARD)),
-    Scenario("small files", ("small_files",), rows=3_000, write=write_small_files),
+    Scenario("small files", ("small_files",), rows=1_200, write=write_small_files),
     Scenario("duplicates", ("duplicates",), rows=6_000, write=write_copies),
     Scenario("output cut", ("answers_cut",), {"sampling.max_tokens": 14}, rows=6_000),
     Scenario(
