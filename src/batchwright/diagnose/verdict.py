@@ -112,8 +112,10 @@ def run_figures(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     if uses:
         found.append(("GPU use", percent(sum(uses) / len(uses))))
     if evidence.reliable:
-        waited = over_time(workers, lambda one: one.starved + one.media)
-        found.append(("engine starved", percent(waited)))
+        found.append(("engine starved", percent(over_time(workers, lambda one: one.starved))))
+        media = over_time(workers, lambda one: one.media)
+        if media:
+            found.append(("waited for media", percent(media)))
         found.append(
             ("waited for commits", percent(over_time(workers, lambda one: one.commit_wait)))
         )

@@ -77,6 +77,8 @@ THRESHOLDS = [
     ("small_batch", small_batch(starved=0.2), small_batch(starved=0.05)),
     ("small_batch", replace(small_batch(fixed_step=0.05), plan=None),
      replace(small_batch(fixed_step=0.9), plan=None)),
+    ("small_batch", replace(small_batch(fixed_step=None, running=130.0, max_num_seqs=130), plan=None),
+     replace(small_batch(fixed_step=None, running=120.0, max_num_seqs=120), plan=None)),
     ("kv_full", with_workers(preemptions=500, kv_peak=1.0),
      with_workers(preemptions=5_000, kv_peak=1.0)),
     ("kv_full", with_workers(preemptions=5_000, kv_peak=0.8),
