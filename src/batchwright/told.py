@@ -56,6 +56,8 @@ def told_settings(job: Job, manifest: Manifest, order: str) -> Settings:
 
 
 def _is_chat_model(name: str) -> bool:
+    if not name:
+        return False
     folder = Path(name)
     if (folder / "chat_template.jinja").is_file():
         return True
