@@ -159,8 +159,8 @@ def test_findings_are_told_to_people_and_to_scripts(run_dir: Path) -> None:
     shown = CliRunner().invoke(app, ["diagnose", str(run_dir), "--check"])
     assert shown.exit_code == 1
     text = shown.stdout
-    assert "1. The engine waits for input that is read too slowly [slow_reading]: loss" in text
-    assert "worth up to 40% of the time" in text
+    assert "1. The engine waits for input that is read too slowly [slow_reading]" in text
+    assert "   weight   loss, worth up to 40 % of the time" in text
     assert "known by engine starved: 40 %" in text
     assert "worker   infer-1: prep-bound (40 % of its time)" in text
     assert max(map(len, text.splitlines())) <= 100
