@@ -21,7 +21,7 @@ from batchwright.diagnose.evidence import (
     Settings,
     WorkerEvidence,
 )
-from batchwright.diagnose.faults import own_words, read_fault
+from batchwright.diagnose.faults import UNKNOWN, capture_line, shown
 from batchwright.diagnose.window import (
     OUTPUT_WEIGHT,
     host_evidence,
@@ -29,6 +29,7 @@ from batchwright.diagnose.window import (
     prepare_evidence,
     worker_evidence,
 )
+from batchwright.engines.fatal_lines import find_fault
 from batchwright.glances import glance_at_answers, glance_at_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.ledger import Roster
@@ -235,12 +236,16 @@ def _faults(left: _Left) -> tuple[EngineFault, ...]:
     found = []
     for name, heartbeat in left.heartbeats.items():
         error = heartbeat.get("error")
-        if not error or error["kind"] in _NOT_THE_ENGINE or heartbeat["at"] < left.begun_at:
+        if (
+            not error
+            or error["kind"] in _NOT_THE_ENGINE
+            or heartbeat.get("at", 0.0) < left.begun_at
+        ):
             continue
         at_start = not heartbeat.get("engine")
         told = _fault(left.storage, name, error["message"], at_start=at_start)
         # An error of the job explains itself; only an engine's end needs to be looked into.
-        if told.code != "unknown" or error["kind"] in ("EngineError", "EngineDied"):
+        if told.code != UNKNOWN or error["kind"] in ("EngineError", "EngineDied"):
             found.append(told)
     for event in left.events:
         if event["event"] == "engine_restarted" and event["at"] >= left.begun_at:
@@ -250,13 +255,18 @@ def _faults(left: _Left) -> tuple[EngineFault, ...]:
 
 
 def _fault(storage: Storage, worker: str, said: str, *, at_start: bool) -> EngineFault:
+    """What ended an engine: by its log where that is here, else by what its worker said."""
     log = _log_tail(storage, worker)
     for text in (log, said):
-        found = read_fault(text, worker=worker, at_start=at_start)
+        found = find_fault(text)
         if found is not None:
-            return found
+            line = shown(found.line)
+            return EngineFault(found.code, line, worker, at_start, found.summary, found.remedy)
+        captured = capture_line(text)
+        if captured is not None:
+            return EngineFault("graph_capture", captured, worker, at_start)
     words = [line for line in said.splitlines() if line.strip()] or ["it left no words"]
-    return EngineFault("unknown", own_words(words[-1]), worker, at_start)
+    return EngineFault(UNKNOWN, shown(words[-1]), worker, at_start)
 
 
 def _log_tail(storage: Storage, worker: str) -> str:

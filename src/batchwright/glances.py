@@ -24,6 +24,7 @@ from batchwright.rundir.storage import Storage
 # Looking takes a second or two and no more, whatever the size of the run.
 MOST_ROWS = 32_768
 MOST_TOKENS = 8_000_000
+MOST_PREPARED = 200
 MOST_PARTS = 8
 TEXTS_OF_PART = 512
 
@@ -125,7 +126,7 @@ def _count_copies(copies: DuplicateTally, batch: pa.RecordBatch, extras: list[st
 
 def _valid_rows(storage: Storage, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows that run, a few thousand at a time."""
-    for file in files:
+    for file in files[:MOST_PREPARED]:
         reader = open_part(storage, file, _COLUMNS)
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
@@ -173,7 +174,8 @@ def _answers(storage: Storage, file: str) -> pa.Table | None:
         table = part.read_row_group(0, columns=names)
     except (StorageError, OSError, pa.ArrowInvalid):
         return None  # of a run that is being mended or exported just now: others will do
-    return table.filter(pa.compute.equal(table.column("status"), "ok"))
+    # As a scalar of Arrow: for a Python string it would load pandas, if that is there.
+    return table.filter(pa.compute.equal(table.column("status"), pa.scalar("ok")))
 
 
 def writes_turns(text: str, *, chat: bool) -> bool:

@@ -37,6 +37,8 @@ def told_settings(job: Job, manifest: Manifest, order: str) -> Settings:
         prepare_processes=job.run.prepare_processes,
         media_workers=job.media.workers,
         order=order,
+        asked_order=job.run.order,
+        chunk_rows=job.run.chunk_rows,
         repeat_once=job.run.repeat_once,
         max_model_len=manifest.max_model_len,
         max_tokens=sampling.get("max_tokens") or DEFAULT_MAX_TOKENS,
@@ -54,6 +56,8 @@ def told_settings(job: Job, manifest: Manifest, order: str) -> Settings:
 
 
 def _is_chat_model(name: str) -> bool:
+    if not name:
+        return False
     folder = Path(name)
     if (folder / "chat_template.jinja").is_file():
         return True

@@ -45,6 +45,7 @@ def test_run_retry_verify_status_and_export(bucket: str, tmp_path: Path) -> None
     summary = pipeline.run(job, place, never, stop)
     assert (summary.counts.ok, summary.counts.failed) == (ROWS - 1, 1)
     assert summary.results == (f"{bucket}/out/results-00000.jsonl",)
+    assert pipeline.diagnose(place).findings == ()
     results = Storage(f"{bucket}/out")
     assert all_ids(results) == [f"r{number}" for number in range(ROWS)]
     before = results.read("results-00000.jsonl")

@@ -74,8 +74,11 @@ def _count(found: Diagnosis) -> str:
 
 
 def _finding_lines(number: int, finding: Finding) -> Iterator[str]:
-    worth = "" if finding.gain is None else f"; worth up to {finding.gain:.0%} of the time"
-    yield f"{number}. {finding.title} [{finding.code}]: {finding.weight.value}{worth}"
+    from batchwright.diagnose.figures import percent
+
+    worth = "" if finding.gain is None else f", worth up to {percent(finding.gain)} of the time"
+    yield f"{number}. {finding.title} [{finding.code}]"
+    yield f"   weight   {finding.weight.value}{worth}"
     if finding.worker is not None:
         yield f"   worker   {finding.worker}"
     for name, figure in finding.evidence:

@@ -19,18 +19,20 @@ class EngineFault(NamedTuple):
     """What ended an engine.
 
     Attributes:
-        code: what it was, a key of `faults.KNOWN`; `unknown` where no line is known.
+        code: its name among the known fatal lines; `unknown` where no line is known.
         line: the line that says so.
         worker: whose engine; empty if nobody noted it.
         at_start: whether it had not been up.
-        figures: numbers that stand in the line.
+        summary: what happened, in a sentence without a full stop; empty if not known.
+        remedy: what to do about it; empty if not known.
     """
 
     code: str
     line: str
     worker: str = ""
     at_start: bool = True
-    figures: tuple[str, ...] = ()
+    summary: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,9 @@ class Settings:
         chat: whether prompts went through a chat template.
         raw_to_chat_model: prompts are plain text, and the model has a chat template or the name
             of one that was tuned for chat.
-        order: in which the rows ran.
+        order: in which most rows ran.
+        asked_order: `run.order` of the job file.
+        chunk_rows: `run.chunk_rows` of the job file.
         user_options: names of the engine options that the job file gives.
         max_failed: share of rows without an answer above which a run exits with 4.
     """
@@ -252,6 +256,8 @@ class Settings:
     prepare_processes: int = 1
     media_workers: int = 16
     order: str = "file"
+    asked_order: str = "auto"
+    chunk_rows: int | None = None
     repeat_once: bool = False
     max_model_len: int = 0
     max_tokens: int = 512

@@ -1,63 +1,51 @@
-"""The lines with which engines say why they cannot start or go on."""
+"""What ends engines, gathered by what has to be done about it.
+
+The names are those of the fatal lines that engines are known for; a line of which none is known
+is `unknown`.
+"""
 
 from __future__ import annotations
 
 import re
 
-from batchwright.diagnose.evidence import EngineFault
+from batchwright.diagnose.evidence import EngineFault, Evidence
 
-# In the order in which they are looked for: a failure while graphs are captured is also one of
-# memory, and who says why the cache is too small also says that the engine failed.
-KNOWN: dict[str, str] = {
-    "graph_capture": r"(?:during|while) (?:CUDA |HIP )?graph captur|stream is capturing"
-    r"|cudaErrorStreamCapture|CUDA ?graph captur\w* failed|STREAM_CAPTURE",
-    "model_len": r"larger than the (?:available KV cache memory|maximum number of tokens that can "
-    r"be stored in KV cache)",
-    "card_taken": r"Free memory on device .*less than desired GPU memory utilization",
-    "shared_memory": r"(?:/dev/shm).*(?:No space left|[Tt]oo small)|No space left.*/dev/shm|Bus error"
-    r"|SIGBUS|unable to (?:mmap|open) shared memory|insufficient shared memory",
-    "unknown_model": r"Model architectures? .*(?:are|is) not supported|does not recognize this "
-    r"architecture|Unrecognized (?:configuration class|model)",
-    "out_of_memory": r"(?:CUDA|HIP) out of memory|OutOfMemoryError|No available memory for the "
-    r"cache blocks|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation",
-    "host_memory": r"SIGKILL \(out of memory\?\)|Cannot allocate memory|MemoryError"
-    r"|oom-?kill|OOMKilled",
-}  # fmt: skip
+UNKNOWN = "unknown"
 
-_PATTERNS = {code: re.compile(pattern) for code, pattern in KNOWN.items()}
+OUT_OF_MEMORY = frozenset(
+    {"memory", "memory_at_load", "memory_at_profile", "memory_at_kv_cache", "memory_at_warm_up",
+     "memory_in_run", "no_kv_cache"}
+)  # fmt: skip
+GRAPHS = frozenset({"memory_in_graphs", "graph_capture"})
+LENGTH = frozenset({"kv_cache_too_small"})
+TAKEN = frozenset({"memory_taken", "memory_moved"})
+SHARED_MEMORY = frozenset({"shared_memory"})
+HOST_MEMORY = frozenset({"host_memory"})
+MODEL = frozenset({"model_unsupported", "remote_code"})
 
-# What stands ahead of a line's own words: the engine's process, level, date and place.
-_HEAD = re.compile(r"^(?:\s*\|\s*)?(?:\([^)]*\)\s*)*(?:(?:ERROR|WARNING|INFO|CRITICAL)\s+\S+ \S+ "
-                   r"\[[^\]]*\]\s*)?")  # fmt: skip
-_LENGTH = re.compile(r"estimated maximum model length is ([\d,]+)|in KV cache \(([\d,]+)\)")
+# Rules of their own explain these, with the run's figures; the others are told as they are.
+EXPLAINED = OUT_OF_MEMORY | GRAPHS | LENGTH | TAKEN | SHARED_MEMORY | HOST_MEMORY | MODEL
+
+# A capture that fails without a word of memory: a kernel that does what graphs cannot hold.
+_CAPTURE = re.compile(
+    r"when stream is capturing|STREAM_CAPTURE|cudaErrorStreamCapture|graph captur\w* failed",
+    re.IGNORECASE,
+)
 
 LONGEST_LINE = 300
 
 
-def read_fault(text: str, *, worker: str = "", at_start: bool = True) -> EngineFault | None:
-    """The fault that a log, or an error's message, tells of; None if no line of it is known.
-
-    The causes that explain the others come first, wherever in the text they stand.
-    """
-    # A failure while graphs are captured may be told by the line and the traceback around it.
-    captured = "capture_model" in text and _PATTERNS["out_of_memory"].search(text) is not None
-    lines = text.splitlines()
-    for code, pattern in _PATTERNS.items():
-        wanted = _PATTERNS["out_of_memory"] if captured and code == "graph_capture" else pattern
-        line = next((one for one in reversed(lines) if wanted.search(one)), None)
-        if line is not None:
-            return EngineFault(code, own_words(line), worker, at_start, _figures(line))
-    return None
+def faults_of(evidence: Evidence, codes: frozenset[str]) -> list[EngineFault]:
+    """The run's faults of one kind."""
+    return [one for one in evidence.faults if one.code in codes]
 
 
-def own_words(line: str) -> str:
-    """A line without its date and level, cut to a length that can be shown."""
-    words = _HEAD.sub("", line).strip()
+def capture_line(text: str) -> str | None:
+    """The line of a log that says that a graph could not be captured; None if there is none."""
+    return next((shown(one) for one in text.splitlines() if _CAPTURE.search(one)), None)
+
+
+def shown(line: str) -> str:
+    """A line of a length that can be shown."""
+    words = line.strip()
     return words if len(words) <= LONGEST_LINE else words[: LONGEST_LINE - 1] + "…"
-
-
-def _figures(line: str) -> tuple[str, ...]:
-    found = _LENGTH.search(line)
-    if found is None:
-        return ()
-    return tuple(one.replace(",", "") for one in found.groups() if one)

@@ -17,6 +17,11 @@ def gigabytes(count: float) -> str:
     return f"{count / 1e9:,.1f} GB"
 
 
+def per_second(count: float) -> str:
+    """`7.62 MB/s`, `43 kB/s`."""
+    return f"{count / 1e6:,.2f} MB/s" if count >= 1e5 else f"{count / 1e3:,.1f} kB/s"
+
+
 def over_time(workers: Iterable[WorkerEvidence], share: Callable[[WorkerEvidence], float]) -> float:
     """Mean of a share over the time of some workers."""
     seconds = lost = 0.0

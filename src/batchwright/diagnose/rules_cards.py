@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batchwright.core.findings import Change, Finding, Weight
 from batchwright.diagnose.evidence import CardEvidence, Evidence, WorkerEvidence
+from batchwright.diagnose.faults import SHARED_MEMORY, TAKEN, faults_of
 from batchwright.diagnose.figures import gigabytes, over_time, percent
 
 # Heat and hardware slowdowns are faults whenever they last.
@@ -87,7 +88,7 @@ def _throttled(worker: WorkerEvidence, card: CardEvidence) -> Finding:
 
 def others_on_card(evidence: Evidence) -> Finding | None:
     """Memory of a card is in use by processes that are not of this run."""
-    fault = next((one for one in evidence.faults if one.code == "card_taken"), None)
+    fault = next(iter(faults_of(evidence, TAKEN)), None)
     shared = _shared_cards(evidence)
     found = [
         (worker, card)
@@ -189,7 +190,7 @@ def _link_share(worker: WorkerEvidence) -> float:
 
 def shared_memory(evidence: Evidence) -> Finding | None:
     """`/dev/shm` is too small for the processes of an engine."""
-    fault = next((one for one in evidence.faults if one.code == "shared_memory"), None)
+    fault = next(iter(faults_of(evidence, SHARED_MEMORY)), None)
     full = [
         host
         for host in evidence.hosts

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from batchwright.core.findings import Change, Finding, Weight
 from batchwright.diagnose.evidence import EngineFault, Evidence
+from batchwright.diagnose.faults import (
+    EXPLAINED,
+    GRAPHS,
+    HOST_MEMORY,
+    MODEL,
+    OUT_OF_MEMORY,
+    UNKNOWN,
+    faults_of,
+)
 from batchwright.diagnose.rules_host import memory_figures
 
 # Weights that fill the card to this share leave nothing to run with.
 WEIGHTS_FILL = 0.85
-
-# Faults that other rules explain with more figures.
-TOLD_ELSEWHERE = frozenset({"model_len", "card_taken", "shared_memory"})
 
 
 def out_of_memory(evidence: Evidence) -> list[Finding]:
     """The card's memory was not enough, at the start or during the run."""
     found = []
     for at_start in (True, False):
-        faults = [
-            one
-            for one in evidence.faults
-            if one.code == "out_of_memory" and one.at_start == at_start
-        ]
+        faults = [one for one in faults_of(evidence, OUT_OF_MEMORY) if one.at_start == at_start]
         if faults:
             found.append(_out_of_memory(evidence, faults, at_start=at_start))
     return found
@@ -79,7 +81,7 @@ def _smaller_steps(evidence: Evidence) -> tuple[Change, ...]:
 
 def host_memory(evidence: Evidence) -> Finding | None:
     """The machine's own memory was not enough, and the kernel killed the engine."""
-    faults = [one for one in evidence.faults if one.code == "host_memory"]
+    faults = faults_of(evidence, HOST_MEMORY)
     if not faults:
         return None
     return Finding(
@@ -97,7 +99,7 @@ def host_memory(evidence: Evidence) -> Finding | None:
 
 def graph_capture(evidence: Evidence) -> Finding | None:
     """The engine failed while it captured CUDA graphs."""
-    fault = _first(evidence, "graph_capture")
+    fault = _first(evidence, GRAPHS)
     if fault is None:
         return None
     return Finding(
@@ -115,7 +117,7 @@ def graph_capture(evidence: Evidence) -> Finding | None:
 
 def unknown_model(evidence: Evidence) -> Finding | None:
     """The engine does not know the model's architecture."""
-    fault = _first(evidence, "unknown_model")
+    fault = _first(evidence, MODEL)
     if fault is None:
         return None
     return Finding(
@@ -131,26 +133,33 @@ def unknown_model(evidence: Evidence) -> Finding | None:
 
 
 def engine_failed(evidence: Evidence) -> Finding | None:
-    """An engine died or did not start, and no known line says why."""
-    fault = _first(evidence, "unknown")
-    explained = any(one.code != "unknown" for one in evidence.faults)
-    if fault is None or explained:
+    """An engine died or did not start, for a reason that no other rule explains."""
+    others = [one for one in evidence.faults if one.code not in EXPLAINED]
+    known = [one for one in others if one.code != UNKNOWN]
+    # A death without a word is explained by another one that left some.
+    explained = len(others) < len(evidence.faults)
+    if not known and (explained or not others):
         return None
-    when = "does not start" if fault.at_start else "died"
+    fault = (known or others)[0]
+    summary = fault.summary or f"it {'does not start' if fault.at_start else 'died'}"
     return Finding(
         code="engine_failed",
-        title=f"The engine {when}",
+        title=f"The engine failed: {summary}",
         weight=Weight.BROKEN,
         evidence=(
+            *((("kind", fault.code),) if fault.code != UNKNOWN else ()),
             *((("restarts", f"{evidence.restarts}"),) if evidence.restarts else ()),
-            ("last words", fault.line),
+            ("last words" if fault.code == UNKNOWN else "the engine says", fault.line),
         ),
-        cause="The cause is none of those that are known.",
-        remedy="Look into the engine's log, logs/NAME.engine.log in the run directory: the first "
-        "error in it counts, not the last.",
+        cause=f"{fault.summary[:1].upper()}{fault.summary[1:]}."
+        if fault.summary
+        else "The cause is none of those that are known.",
+        remedy=fault.remedy
+        or "Look into the engine's log, logs/NAME.engine.log in the run directory: the first error "
+        "in it counts, not the last.",
         worker=fault.worker or None,
     )
 
 
-def _first(evidence: Evidence, code: str) -> EngineFault | None:
-    return next((one for one in evidence.faults if one.code == code), None)
+def _first(evidence: Evidence, codes: frozenset[str]) -> EngineFault | None:
+    return next(iter(faults_of(evidence, codes)), None)

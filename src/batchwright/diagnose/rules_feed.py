@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchwright.core.findings import Change, Finding, Weight
 from batchwright.diagnose.evidence import Evidence, PrepareEvidence, WorkerEvidence
-from batchwright.diagnose.figures import over_time, percent
+from batchwright.diagnose.figures import over_time, per_second, percent
 
 # A feeder that is full loses a few percent between readings; a tenth of the time is a cause.
 LEAST_WAIT = 0.10
@@ -148,7 +148,7 @@ def slow_writes(evidence: Evidence) -> Finding | None:
         weight=Weight.LOSS,
         evidence=(
             ("waited for commits", percent(share)),
-            ("written", f"{written / 1e6:,.2f} MB/s"),
+            ("written", per_second(written)),
         ),
         cause="The run directory's disk or bucket takes parts more slowly than the engine makes "
         "them.",
@@ -207,7 +207,7 @@ def _input_rate(evidence: Evidence, prepare: PrepareEvidence) -> tuple[tuple[str
     if not evidence.data.bytes or not evidence.rows or not prepare.read_s:
         return ()
     read = evidence.data.bytes * min(1.0, prepare.rows / evidence.rows)
-    return (("read", f"{read / prepare.read_s / 1e6:,.2f} MB/s of one process"),)
+    return (("read", f"{per_second(read / prepare.read_s)} of one process"),)
 
 
 def _more_processes(evidence: Evidence) -> tuple[Change, ...]:

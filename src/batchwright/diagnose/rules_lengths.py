@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from batchwright.core.findings import Change, Finding, Weight
 from batchwright.diagnose.evidence import LEAST_ROWS, AnswerEvidence, Evidence
+from batchwright.diagnose.faults import LENGTH, faults_of
 from batchwright.diagnose.figures import over_time, percent
 from batchwright.diagnose.rules_batch import HALF_EMPTY
 from batchwright.diagnose.rules_host import MOSTLY_FULL, more_memory
@@ -93,6 +96,9 @@ def long_cap(evidence: Evidence) -> Finding | None:
     )
 
 
+# What the engine could do, in the line with which it refuses.
+_POSSIBLE = re.compile(r"estimated maximum model length is (\d+)")
+
 # A pool that holds fewer rows of the longest allowed length than this makes the limit matter.
 LONGEST_ROWS_IN_POOL = 2.0
 # The limit is far above the data from this factor on.
@@ -103,9 +109,9 @@ def model_len(evidence: Evidence) -> Finding | None:
     """`max_model_len` is far above the data, and the cache hardly holds one such row."""
     longest = evidence.data.longest_prompt + evidence.answers.outputs.longest
     limit = evidence.settings.max_model_len
-    fault = next((one for one in evidence.faults if one.code == "model_len"), None)
+    fault = next(iter(faults_of(evidence, LENGTH)), None)
     if fault is not None:
-        return _model_len_refused(evidence, fault.line, fault.figures)
+        return _model_len_refused(evidence, fault.line)
     pools = [one.kv_tokens for one in evidence.workers if one.kv_tokens]
     if not pools or not evidence.data.rows_seen or not evidence.answers.outputs.rows:
         return None
@@ -127,10 +133,10 @@ def model_len(evidence: Evidence) -> Finding | None:
     )
 
 
-def _model_len_refused(evidence: Evidence, line: str, figures: tuple[str, ...]) -> Finding:
+def _model_len_refused(evidence: Evidence, line: str) -> Finding:
     longest = evidence.data.longest_prompt
     limit = evidence.settings.max_model_len
-    possible = f"{int(figures[-1]):,} tokens" if figures and figures[-1].isdecimal() else ""
+    possible = _POSSIBLE.search(line)
     known = evidence.data.rows_seen > 0
     fits = known and longest + evidence.settings.max_tokens < limit
     return Finding(
@@ -140,7 +146,7 @@ def _model_len_refused(evidence: Evidence, line: str, figures: tuple[str, ...]) 
         evidence=(
             ("max_model_len", f"{limit:,}"),
             *((("longest prompt seen", f"{longest:,} tokens"),) if known else ()),
-            *((("possible", possible),) if possible else ()),
+            *((("possible", f"{int(possible[1]):,} tokens"),) if possible else ()),
             ("the engine says", line),
         ),
         cause="The engine refuses to start unless its cache holds one row of that length.",

@@ -67,7 +67,7 @@ def _not_cached(evidence: Evidence) -> float:
 def unshared_prefixes(evidence: Evidence) -> Finding | None:
     """Rows that share a beginning lie far apart, and ran in file order."""
     data, answers = evidence.data, evidence.answers
-    if evidence.settings.order != "file" or not answers.rows or data.rows_seen < LEAST_ROWS:
+    if evidence.settings.asked_order != "file" or not answers.rows or data.rows_seen < LEAST_ROWS:
         return None
     made = OUTPUT_WEIGHT * answers.output_tokens
     as_is = answers.prompt_tokens * (1 - data.hit_rate_file) + made

@@ -73,6 +73,7 @@ def tail(evidence: Evidence) -> Finding | None:
     idle = sum(one.idle_s for one in evidence.workers)
     longest = evidence.answers.outputs.longest
     several = idle > 0.5 * lost
+    chunk_rows = evidence.settings.chunk_rows
     return Finding(
         code="tail",
         title="Engines stand idle at the end",
@@ -89,11 +90,13 @@ def tail(evidence: Evidence) -> Finding | None:
         cause="The last chunk is large, so one engine goes on with it alone."
         if several
         else "A few rows with very long answers come last, and run alone.",
-        remedy="Leave run.chunk_rows to batchwright, which makes the last chunks small, or set it "
-        "lower."
+        remedy="Leave run.chunk_rows to batchwright, which makes the last chunks small; if it does, "
+        "see which rows the last engine had."
         if several
         else "Lower max_tokens if such answers are of no use, or put rows with long answers first.",
-        changes=(Change("run.chunk_rows", "as it is", "unset, or a quarter"),) if several else (),
+        changes=(Change("run.chunk_rows", f"{chunk_rows}", "unset"),)
+        if several and chunk_rows is not None
+        else (),
         gain=share,
     )
 

@@ -11,6 +11,7 @@ from batchwright.diagnose.evidence import Evidence, WorkerEvidence
 from batchwright.diagnose.figures import over_time, percent
 from batchwright.diagnose.rules import find
 from batchwright.diagnose.rules_host import NEARLY_FULL, host_bound_workers
+from batchwright.diagnose.rules_time import LEAST_START_UP_S, LEAST_TAIL_S
 
 # What takes less than a tenth of the time is not what holds a worker up.
 LEAST_SHARE = 0.10
@@ -85,12 +86,13 @@ def judge(worker: WorkerEvidence, evidence: Evidence) -> Verdict:
         return Verdict(worker.name, Bound.SHORT)
     start_up = worker.start_up_s or 0.0
     whole = start_up + worker.seconds + worker.idle_s
+    end = worker.tail_s + worker.idle_s
     losses = {
-        Bound.START_UP: start_up / whole,
+        Bound.START_UP: start_up / whole if start_up >= LEAST_START_UP_S else 0.0,
         Bound.PREPARE: worker.starved * worker.seconds / whole,
         Bound.MEDIA: worker.media * worker.seconds / whole,
         Bound.WRITE: worker.commit_wait * worker.seconds / whole,
-        Bound.TAIL: (worker.tail_s + worker.idle_s) / whole,
+        Bound.TAIL: end / whole if end >= LEAST_TAIL_S else 0.0,
     }
     largest = max(losses, key=lambda one: losses[one])
     if losses[largest] >= LEAST_SHARE:
@@ -110,8 +112,10 @@ def run_figures(evidence: Evidence) -> tuple[tuple[str, str], ...]:
     if uses:
         found.append(("GPU use", percent(sum(uses) / len(uses))))
     if evidence.reliable:
-        waited = over_time(workers, lambda one: one.starved + one.media)
-        found.append(("engine starved", percent(waited)))
+        found.append(("engine starved", percent(over_time(workers, lambda one: one.starved))))
+        media = over_time(workers, lambda one: one.media)
+        if media:
+            found.append(("waited for media", percent(media)))
         found.append(
             ("waited for commits", percent(over_time(workers, lambda one: one.commit_wait)))
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from batchwright.core.readings import CardReading, PrepareReading, Reading
@@ -102,20 +102,24 @@ def worker_evidence(
     window = find_window(readings)
     if window is None:
         return None
-    span, steady = window.readings, window.steady
-    seconds = window.seconds
-    usual = median(_running(one) for one in span)
-    known = [one.engine for one in steady if one.engine]
-    feeds = [one.feed for one in steady if one.feed]
-    slots = max((one.feed.max_num_seqs for one in span if one.feed), default=0)
-    running = [_running(one) for one in steady]
-    return WorkerEvidence(
+    found = WorkerEvidence(
         name=name,
-        host=span[0].host,
+        host=window.readings[0].host,
         device=device,
-        seconds=seconds,
+        seconds=window.seconds,
         start_up_s=start_up_s,
-        idle_s=max(0.0, last_work_at - span[-1].at),
+        idle_s=max(0.0, last_work_at - window.readings[-1].at),
+        kv_tokens=kv_tokens,
+    )
+    return _with_batch(_with_times(found, window), window)
+
+
+def _with_times(found: WorkerEvidence, window: Window) -> WorkerEvidence:
+    """What the whole time from the first row to the last went to, and what came of it."""
+    span, seconds = window.readings, window.seconds
+    usual = median(_running(one) for one in span)
+    return replace(
+        found,
         tail_s=_tail_s(span[max(0, window.tail_from - 1) :], usual),
         starved=_share(span, seconds, lambda one: one.feed.starved_s if one.feed else 0.0),
         media=_share(span, seconds, lambda one: one.feed.media_s if one.feed else 0.0),
@@ -124,21 +128,31 @@ def worker_evidence(
         preemptions=int(_growth(span, lambda one: one.engine.preemptions if one.engine else 0)),
         computed_prompt_tokens=int(_growth(span, _computed_prompt)),
         output_tokens=int(_growth(span, _made)),
+        committed_bytes_s=_share(
+            span, seconds, lambda one: float(one.feed.committed_bytes) if one.feed else 0.0
+        ),
+    )
+
+
+def _with_batch(found: WorkerEvidence, window: Window) -> WorkerEvidence:
+    """What the engine was like before the tail."""
+    steady = window.steady
+    known = [one.engine for one in steady if one.engine]
+    slots = max((one.feed.max_num_seqs for one in window.readings if one.feed), default=0)
+    running = [_running(one) for one in steady]
+    return replace(
+        found,
         tokens_per_s=_rate(steady),
         running=_mean(running),
-        cap=_mean([one.cap for one in feeds]),
+        cap=_mean([one.feed.cap for one in steady if one.feed]),
         max_num_seqs=slots,
         full=_mean([float(slots > 0 and one >= FULL_FROM * slots) for one in running]),
         kv_use=_mean([one.kv_use for one in known]),
         kv_peak=max((_kv_peak(one) for one in steady), default=0.0),
-        kv_tokens=kv_tokens,
         step_s=_step_s(steady),
-        fixed_step=fixed_share(_steps(span), _mean(running)),
+        fixed_step=fixed_share(_steps(window.readings), _mean(running)),
         busiest_core=_busiest_core(steady),
         quarters=_quarters(steady),
-        committed_bytes_s=_share(
-            span, seconds, lambda one: float(one.feed.committed_bytes) if one.feed else 0.0
-        ),
         cards=_cards(steady),
     )
 

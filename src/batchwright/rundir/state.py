@@ -32,7 +32,7 @@ class RunState:
 
     def refresh_order(self) -> list[OrderBatch]:
         """Read the batches that have come since the last look, in order."""
-        names = self._storage.names(layout.ORDER, after=self._last_read)
+        names = self._in_sequence(self._storage.names(layout.ORDER, after=self._last_read))
         paths = [f"{layout.ORDER}/{name}" for name in names]
         bodies = self._storage.read_each(paths)
         fresh = [
@@ -40,20 +40,27 @@ class RunState:
         ]
         self._last_read = names[-1] if names else self._last_read
         self.batches += fresh
-        self._check_sequence()
         return fresh
 
-    def _check_sequence(self) -> None:
-        """A stretch that was deleted by hand must not make its rows vanish."""
-        expected: Counter[int] = Counter()
-        for batch in self.batches:
-            if batch.sequence != expected[batch.generation]:
-                missing = layout.order_batch(batch.generation, expected[batch.generation])
-                raise StorageError(
-                    f"{missing} is missing, but later ones are there",
-                    "Put it back, or start again in another run directory.",
-                )
-            expected[batch.generation] += 1
+    def _in_sequence(self, names: list[str]) -> list[str]:
+        """The names up to the first gap. A stretch that was deleted by hand must not make its rows vanish.
+
+        A listing is no snapshot: with thousands of files it may lack one and show a later one, and
+        then the next look finds both.
+        """
+        expected = Counter(batch.generation for batch in self.batches)
+        for index, name in enumerate(names):
+            generation = int(name.partition("-")[0])
+            wanted = layout.order_batch(generation, expected[generation])
+            if f"{layout.ORDER}/{name}" != wanted:
+                if self._storage.read_if_there(wanted) is None:
+                    raise StorageError(
+                        f"{wanted} is missing, but later ones are there",
+                        "Put it back, or start again in another run directory.",
+                    )
+                return names[:index]
+            expected[generation] += 1
+        return names
 
     def refresh_receipts(self) -> list[Receipt]:
         """Read the receipts that have come since the last look."""

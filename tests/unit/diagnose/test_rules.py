@@ -9,6 +9,7 @@ import pytest
 from batchwright.core.findings import Change, Finding, Weight
 from batchwright.core.workload import LengthHistogram
 from batchwright.diagnose.evidence import EngineFault, Evidence, HostEvidence, PrepareEvidence
+from batchwright.diagnose.faults import OUT_OF_MEMORY
 from batchwright.diagnose.rules import CODES, RULES, find
 from tests.unit.diagnose.samples import (
     CARD,
@@ -41,8 +42,8 @@ def one_of_three(**changes: object) -> Evidence:
     return replace(HEALTHY, workers=(odd, WORKER, replace(WORKER, name="infer-2")))
 
 
-def fault(code: str, *, at_start: bool = True, figures: tuple[str, ...] = ()) -> Evidence:
-    told = EngineFault(code, "the line", "infer-1", at_start, figures)
+def fault(code: str, line: str = "the line", *, at_start: bool = True) -> Evidence:
+    told = EngineFault(code, line, "infer-1", at_start)
     return replace(HEALTHY, faults=(told,), workers=())
 
 
@@ -55,6 +56,8 @@ def narrow(**changes: object) -> Evidence:
     card = {"nvlink_bytes_s": None, "link_bytes_s": 10e9, **changes}
     return with_card(with_settings(tensor_parallel=4), **card)
 
+
+IN_FILE_ORDER = with_settings(asked_order="file")
 
 # Name, evidence just below the threshold, evidence at or above it.
 THRESHOLDS = [
@@ -74,6 +77,8 @@ THRESHOLDS = [
     ("small_batch", small_batch(starved=0.2), small_batch(starved=0.05)),
     ("small_batch", replace(small_batch(fixed_step=0.05), plan=None),
      replace(small_batch(fixed_step=0.9), plan=None)),
+    ("small_batch", replace(small_batch(fixed_step=None, running=130.0, max_num_seqs=130), plan=None),
+     replace(small_batch(fixed_step=None, running=120.0, max_num_seqs=120), plan=None)),
     ("kv_full", with_workers(preemptions=500, kv_peak=1.0),
      with_workers(preemptions=5_000, kv_peak=1.0)),
     ("kv_full", with_workers(preemptions=5_000, kv_peak=0.8),
@@ -101,9 +106,9 @@ THRESHOLDS = [
     ("duplicates", with_data(repeated=0.04), with_data(repeated=0.08, hit_rate_file=0.0)),
     ("duplicates", with_data(with_settings(repeat_once=True), repeated=0.5),
      with_data(repeated=0.5)),
-    ("unshared_prefixes", with_data(hit_rate_best=0.17), with_data(hit_rate_best=0.3)),
-    ("unshared_prefixes", with_data(with_settings(order="prefix"), hit_rate_best=0.8),
-     with_data(hit_rate_best=0.8)),
+    ("unshared_prefixes", with_data(IN_FILE_ORDER, hit_rate_best=0.17),
+     with_data(IN_FILE_ORDER, hit_rate_best=0.3)),
+    ("unshared_prefixes", with_data(hit_rate_best=0.8), with_data(IN_FILE_ORDER, hit_rate_best=0.8)),
     ("chat_template", with_answers(marked=0.019), with_answers(marked=0.021)),
     ("chat_template", with_answers(with_settings(chat=False), cut=0.95),
      with_answers(with_settings(chat=False, raw_to_chat_model=True), cut=0.95)),
@@ -148,11 +153,16 @@ THRESHOLDS = [
     ("tail", with_workers(idle_s=45, tail_s=40), with_workers(idle_s=75, tail_s=40)),
     ("tail", with_workers(seconds=22, start_up_s=5, idle_s=2, tail_s=2),
      with_workers(seconds=60, start_up_s=5, idle_s=4, tail_s=4)),
-    ("out_of_memory", HEALTHY, fault("out_of_memory")),
-    ("host_memory", fault("out_of_memory"), fault("host_memory", at_start=False)),
+    ("model_len", HEALTHY, fault("kv_cache_too_small")),
+    ("others_on_card", HEALTHY, fault("memory_taken")),
+    ("shared_memory", HEALTHY, fault("shared_memory")),
+    *[("out_of_memory", HEALTHY, fault(code)) for code in sorted(OUT_OF_MEMORY)],
+    ("host_memory", fault("memory"), fault("host_memory", at_start=False)),
+    ("graph_capture", HEALTHY, fault("memory_in_graphs")),
     ("graph_capture", HEALTHY, fault("graph_capture")),
-    ("unknown_model", HEALTHY, fault("unknown_model")),
-    ("engine_failed", fault("graph_capture"), fault("unknown")),
+    ("unknown_model", HEALTHY, fault("model_unsupported")),
+    ("engine_failed", fault("memory"), fault("unknown")),
+    ("engine_failed", HEALTHY, fault("nccl")),
 ]  # fmt: skip
 
 
@@ -266,17 +276,20 @@ def test_without_a_plan_the_steps_that_were_seen_decide() -> None:
 
 
 def test_out_of_memory_names_what_to_lower() -> None:
-    steps = {one.setting: one.to for one in first(fault("out_of_memory")).changes}
+    steps = {one.setting: one.to for one in first(fault("memory_in_run")).changes}
     assert steps == {
         "engine.options.gpu_memory_utilization": "0.85",
         "engine.options.max_num_batched_tokens": "8192",
     }
-    large = replace(fault("out_of_memory"), plan=replace(PLAN, weight_bytes=80_000_000_000))
+    large = replace(fault("memory_in_run"), plan=replace(PLAN, weight_bytes=80_000_000_000))
     assert first(large).changes == (Change("engine.options.tensor_parallel_size", "1", "2"),)
 
 
 def test_a_start_that_fails_for_its_length_says_what_would_do() -> None:
-    found = first(with_settings(fault("model_len", figures=("42560",)), max_model_len=131_072))
+    line = (
+        "… larger than the available KV cache memory … the estimated maximum model length is 42560."
+    )
+    found = first(with_settings(fault("kv_cache_too_small", line), max_model_len=131_072))
     assert found.weight == Weight.BROKEN
     assert ("possible", "42,560 tokens") in found.evidence
     assert found.changes == (Change("engine.options.max_model_len", "131072", "3072"),)

@@ -8,7 +8,7 @@ from batchwright.again import order_failed_rows
 from batchwright.core.errors import StorageError
 from batchwright.core.records import OrderBatch, Receipt
 from batchwright.rundir import artifacts, layout
-from batchwright.rundir.state import Counts
+from batchwright.rundir.state import Counts, RunState
 from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
 
 
@@ -119,3 +119,26 @@ def test_a_retry_of_nothing_makes_no_generation(run: SmallRun) -> None:
     put_receipt(run, receipt_of(1, 3, {}))
     assert order_failed_rows(run.storage, run.state(), None, []) == 0
     assert run.state().generations == 1
+
+
+def stretches(run: SmallRun, *sequences: int) -> None:
+    for sequence in sequences:
+        batch = OrderBatch(0, sequence, (), (), (), (), rows=sequence, last=False)
+        run.storage.commit(layout.order_batch(0, sequence), artifacts.dump(batch))
+
+
+def test_a_listing_that_lacks_a_stretch_is_believed_up_to_there(
+    run: SmallRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of files a folder is not listed at one moment: later files may be seen first."""
+    stretches(run, 0, 1, 2, 3)
+    fresh = RunState(run.storage)
+    seen = run.storage.names
+
+    def without_one(folder: str, after: str = "") -> list[str]:
+        return [name for name in seen(folder, after) if name != "0-000001.json"]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.storage, "names", without_one)
+        assert [one.sequence for one in fresh.refresh_order()] == [0]
+    assert [one.sequence for one in fresh.refresh_order()] == [1, 2, 3]
