@@ -153,7 +153,8 @@ def restricted(committed: Committed, wanted: Wanted) -> Committed:
     Those of a retry stay: a row of an earlier pass counts only if they have it not.
     """
     parts = [one for one in committed.parts if one.generation > 0 or wanted.may_be_in(one)]
-    return replace(committed, parts=parts, rejected=committed.rejected if wanted.rejected else ())
+    rejected = committed.rejected if wanted.rejected else ()
+    return replace(committed, parts=parts, rejected=rejected, complete=False)
 
 
 def failure_groups(
