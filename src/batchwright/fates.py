@@ -103,14 +103,15 @@ class Fates:
         self.state = RunState(storage)
         self.state.refresh()
         self.state.refresh_order()  # a receipt may be of a chunk that was cut meanwhile
-        self._committed = committed_rows(storage, manifest, self.state, complete=False)
+        self._manifest = manifest
         parts = [part for batch in first_pass(self.state) for part in batch.parts if part.rows]
         self._parts = parts
         self._first_rows = [part.first_row for part in parts]
 
     def committed(self, wanted: Wanted) -> Committed:
         """The committed rows without the parts that have none of the wanted ones."""
-        return restricted(self._committed, wanted)
+        every = committed_rows(self._storage, self._manifest, self.state, complete=False)
+        return restricted(every, wanted)
 
     def tables(
         self, wanted: Wanted, scratch: Path | None = None, columns: Sequence[str] = ()
@@ -122,7 +123,10 @@ class Fates:
             scratch: an empty folder, for rows in input order; None gives them as they lie.
             columns: only these columns; all if empty. Others are not read.
         """
-        committed = self.committed(wanted)
+        every = committed_rows(
+            self._storage, self._manifest, self.state, complete=False, shaped=False
+        )
+        committed = restricted(every, wanted)
         schema = committed.schema
         if columns:
             schema = pa.schema([field for field in schema if field.name in columns])
@@ -180,7 +184,7 @@ def failure_groups(
         state.refresh()
         state.refresh_order()
     manifest = read_manifest(storage)
-    committed = committed_rows(storage, manifest, state, complete=False)
+    committed = committed_rows(storage, manifest, state, complete=False, shaped=False)
     failed = _failed(committed, state, wanted, parts_at_most)
     refused = _rejected(storage, state, wanted, parts_at_most) if wanted.rejected else ()
     return tuple(sorted((*failed, *refused), key=lambda one: (-one.count, one.code, one.pattern)))
