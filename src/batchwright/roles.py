@@ -72,8 +72,12 @@ def attend(run_dir: Location, role: str, name: str, stop: threading.Event) -> No
     gc.set_threshold(100_000, 20, 20)
     if role not in ROLES:
         raise JobError(f"--role {role}: there are {', '.join(ROLES)}")
-    with logging_to(storage, name, job.run.log_level):
-        _work(role, storage, manifest, job, name, stop)
+    try:
+        with logging_to(storage, name, job.run.log_level):
+            _work(role, storage, manifest, job, name, stop)
+    except BatchwrightError as error:
+        _report(storage, job, name, error)
+        raise
 
 
 def _work(
@@ -88,7 +92,6 @@ def _work(
         level = logging.INFO if isinstance(error, Stopped) else logging.ERROR
         told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
         _log.log(level, "worker gives up", extra={"figures": told})
-        _report(storage, job, name, error)
         raise
     except Exception:
         _log.exception("worker failed")

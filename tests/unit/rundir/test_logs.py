@@ -17,6 +17,7 @@ from batchwright.core.log_levels import parse_levels
 from batchwright.roles import attend
 from batchwright.rundir import layout
 from batchwright.rundir.events import Events
+from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.logs import RunLogs, logging_to
 from batchwright.rundir.storage import Storage
 from tests.unit.rundir.small_runs import ManualClock, prompts, small_run
@@ -101,6 +102,18 @@ def test_the_environment_beats_the_job_and_shows_lines(
     monkeypatch.setenv("BATCHWRIGHT_LOG", "motor=debug")
     with pytest.raises(JobError, match="motor"), logging_to(Storage(tmp_path), "w", "error"):
         pass
+
+
+def test_a_wrong_variable_is_told_to_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever drives it would start the worker again and again."""
+    run = small_run(tmp_path, prompts(1))
+    monkeypatch.setenv("BATCHWRIGHT_LOG", "loud")
+    with pytest.raises(JobError):
+        attend(run.storage.root, "prepare", "p-1", threading.Event())
+    error = read_heartbeat(run.storage, "p-1")["error"]
+    assert error["message"].startswith("BATCHWRIGHT_LOG=loud: loud: there are debug")
 
 
 def test_a_place_that_refuses_lines_does_not_end_the_work(tmp_path: Path) -> None:
