@@ -20,8 +20,10 @@ import typer
 from batchwright.cli.app import app
 from batchwright.config.job import Job
 from batchwright.core import errors
+from batchwright.core.remedies import REMEDIES
 from batchwright.core.sampling import PRESETS
 from batchwright.engines.fake import FakeOptions
+from batchwright.engines.fatal_lines import KNOWN
 from batchwright.validate.sampling import DEFAULT_MAX_TOKENS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,9 +48,11 @@ def make_all() -> dict[Path, str]:
     """Every generated file with its content."""
     reference = ROOT / "docs" / "reference"
     readme, contributing = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+    troubleshooting = ROOT / "docs" / "how-to" / "troubleshooting.md"
     return {
-        readme: with_block(readme, "tree", tree()),
-        contributing: with_block(contributing, "arrows", arrows()),
+        readme: with_block(readme, "tree", fenced(tree())),
+        contributing: with_block(contributing, "arrows", fenced(arrows())),
+        troubleshooting: with_block(troubleshooting, "faults", faults()),
         reference / "job-file.md": job_file_page(),
         ROOT / "docs" / "job.schema.json": job_schema(),
         reference / "cli.md": cli_page(),
@@ -66,7 +70,26 @@ def with_block(page: Path, name: str, text: str) -> str:
     _, found_end, tail = rest.partition(end)
     if not (found_begin and found_end):
         raise SystemExit(f"{page.name} lacks the markers {begin} and {end}")
-    return f"{head}{begin}\n\n```text\n{text}\n```\n\n{end}{tail}"
+    return f"{head}{begin}\n\n{text}\n\n{end}{tail}"
+
+
+def fenced(text: str) -> str:
+    """Text as it is."""
+    return f"```text\n{text}\n```"
+
+
+def faults() -> str:
+    """What is known of why engines end: one row for each cause and cure."""
+    rows = dict.fromkeys(
+        f"| `{known.code}` | {_without_names(known.summary)} | {_without_names(known.remedy)} |"
+        for known in KNOWN
+    )
+    return "\n".join(["| code | what happened | what to do |", "|---|---|---|", *rows])
+
+
+def _without_names(text: str) -> str:
+    """A text with … for what the line itself says."""
+    return _one_line(re.sub(r"\{\w+\}", "…", text))
 
 
 def arrows() -> str:
@@ -339,9 +362,18 @@ def errors_page() -> str:
         ("Rows that a load changes", "They are in the database; the codes are counted in its summary.",
          errors.LOAD_WARNING_CODES),
     ):  # fmt: skip
-        lines += ["", f"## {title}", "", intro, "", "| code | meaning |", "|---|---|"]
-        lines += [f"| `{code}` | {meaning} |" for code, meaning in codes.items()]
+        lines += ["", f"## {title}", "", intro, "", *_codes(codes)]
     return "\n".join([*lines, ""])
+
+
+def _codes(codes: Mapping[str, str]) -> list[str]:
+    """A table of codes; those of rows without an answer have something to do about them."""
+    if codes not in (errors.REJECTION_CODES, errors.FAILURE_CODES):
+        rows = [f"| `{code}` | {meaning} |" for code, meaning in codes.items()]
+        return ["| code | meaning |", "|---|---|", *rows]
+    rows = [f"| `{code}` | {meaning} | {_one_line(REMEDIES[code])} |"
+            for code, meaning in codes.items()]  # fmt: skip
+    return ["| code | meaning | what to do |", "|---|---|---|", *rows]
 
 
 def _tree_of_exceptions() -> str:

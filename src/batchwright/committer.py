@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import uuid
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,6 +42,11 @@ from batchwright.write.parts import build_part, encode_part, summarise
 STALL_S = 2.0
 STALL_SHARE = 0.1
 SAVE_EVERY_S = 30.0
+
+# A commit takes a fraction of a second, as a rule.
+SLOW_COMMIT_S = 10.0
+
+_log = logging.getLogger("batchwright.write")
 
 
 @dataclass(slots=True)
@@ -202,6 +208,7 @@ class Committer:
 
     def _write(self, active: ActiveChunk, outcomes: Sequence[Outcome], *, last: bool) -> bool:
         """Write one part and its receipt; nothing is left if that receipt is there already."""
+        began = self._clock.monotonic()
         table = self.part_of(active, outcomes)
         data = encode_part(table)
         name = active.chunk.name
@@ -222,9 +229,17 @@ class Committer:
         path = layout.receipt(name, active.sequence)
         if self._storage.commit(path, artifacts.dump(receipt)):
             self.meter.add_part(len(data), table.num_rows)
+            self._tell(receipt, name, len(data), self._clock.monotonic() - began)
             return True
         self._storage.delete(file)
         return False
+
+    @staticmethod
+    def _tell(receipt: Receipt, chunk: str, size_bytes: int, seconds: float) -> None:
+        level = logging.WARNING if seconds > SLOW_COMMIT_S else logging.DEBUG
+        told = {"chunk": chunk, "rows": receipt.rows, "failed": receipt.failed,
+                "bytes": size_bytes, "seconds": round(seconds, 2)}  # fmt: skip
+        _log.log(level, "part committed", extra={"figures": told})
 
     def _receipt(self, chunk: Chunk, sequence: int) -> Receipt | None:
         path = layout.receipt(chunk.name, sequence)

@@ -29,7 +29,12 @@ def first_pass(state: RunState) -> list[OrderBatch]:
 
 
 def committed_rows(
-    storage: Storage, manifest: Manifest, state: RunState, *, complete: bool = True
+    storage: Storage,
+    manifest: Manifest,
+    state: RunState,
+    *,
+    complete: bool = True,
+    shaped: bool = True,
 ) -> Committed:
     """What the run has committed, as far as `state` has read it.
 
@@ -38,6 +43,8 @@ def committed_rows(
         manifest: its manifest.
         state: its order and receipts.
         complete: whether a row without a result is a fault.
+        shaped: whether results are made of the rows: their columns follow from the receipts of all
+            prepared parts, which are many in a large run.
     """
     batches = first_pass(state)
     return Committed(
@@ -45,7 +52,7 @@ def committed_rows(
         rejected=RejectedRows(storage, batches),
         storage=storage,
         input_type=manifest.arrow_input_type(),
-        column_kinds=column_kinds(storage, batches),
+        column_kinds=column_kinds(storage, batches) if shaped else {},
         total_rows=state.counts().rows,
         task=Job.model_validate(manifest.job).task_settings(),
         complete=complete,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from batchwright.core.errors import JobError
 from batchwright.exporting import committed_rows
+from batchwright.fates import WITHOUT_ANSWER, restricted
 from batchwright.rundir.locations import Location, location_of
 from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.state import Counts, RunState
@@ -97,7 +98,9 @@ class OpenedRun:
 
     def failed(self) -> Results:
         """Only the rows without an answer, failed or rejected, with code and message."""
-        return replace(self.results(), answered=False)
+        found = self.results()
+        few = restricted(found.committed, WITHOUT_ANSWER)  # parts without failures are not read
+        return replace(found, committed=few, answered=False)
 
     def to_arrow(self) -> pa.Table:
         """All results as one table in memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat, reported_error
 from batchwright.rundir.ledger import Ledger, read_heartbeat
 from batchwright.rundir.locations import Location
+from batchwright.rundir.logs import logging_to
 from batchwright.rundir.manifest import Manifest, existing_run, refuse_older
 from batchwright.rundir.meters import PrepareMeter
 from batchwright.rundir.split_queue import SplitQueue
@@ -54,6 +56,10 @@ LONGEST_PAUSE_S = 10.0
 
 # The first chunks are cut when an engine is up: it should not wait for them.
 LOOK_FOR_ENGINE_S = 0.05
+
+_log = logging.getLogger("batchwright.run")
+_prepare_log = logging.getLogger("batchwright.prepare")
+_order_log = logging.getLogger("batchwright.order")
 
 Role = Callable[[Storage, Manifest, Job, str, threading.Event], None]
 
@@ -74,10 +80,33 @@ def attend(run_dir: Location, role: str, name: str, stop: threading.Event) -> No
     if role not in ROLES:
         raise JobError(f"--role {role}: there are {', '.join(ROLES)}")
     try:
-        ROLES[role](storage, manifest, job, name, stop)
+        with logging_to(storage, name, job.run.log_level):
+            _work(role, storage, manifest, job, name, stop)
     except BatchwrightError as error:
         _report(storage, job, name, error)
         raise
+
+
+def _work(
+    role: str, storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event
+) -> None:
+    """Do a role's work; how it begins and ends stands in the worker's log."""
+    began = time.monotonic()
+    _log.info("worker starts", extra={"figures": {"role": role, "pid": os.getpid()}})
+    try:
+        ROLES[role](storage, manifest, job, name, stop)
+    except BatchwrightError as error:
+        level = logging.INFO if isinstance(error, Stopped) else logging.ERROR
+        told = {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+        _log.log(level, "worker gives up", extra={"figures": told})
+        raise
+    except Exception:
+        _log.exception("worker failed")
+        raise
+    finally:
+        seconds = round(time.monotonic() - began, 1)
+        _log.info("worker ends", extra={"figures": {"seconds": seconds}})
+        storage.flush_logs()
 
 
 def infer(
@@ -155,6 +184,7 @@ def prepare(
         idle = 0
         while not stop.is_set():
             if sequencer is None and ledger.claim(layout.ORDER_UNIT):
+                _order_log.info("puts the rows in order")
                 sequencer = Sequencer(storage, manifest)
             split = queue.take(time.monotonic())
             if split is not None:
@@ -184,11 +214,18 @@ def _pause_s(storage: Storage, sequencer: Sequencer | None, idle: int) -> float:
 def _prepare_split(
     preparer: Preparer, split: Split, sequencer: Sequencer | None, stop: threading.Event
 ) -> None:
-    for _ in preparer.prepare(split):
+    began = time.monotonic()
+    rows = rejected = tokens = 0
+    for receipt in preparer.prepare(split):
+        rows, rejected = rows + receipt.rows, rejected + receipt.rejected
+        tokens += receipt.prompt_tokens
         if sequencer:  # a large file that is one split must not keep the engine waiting
             sequencer.advance()
         if stop.is_set():
             return
+    told = {"split": split.ordinal, "file": split.path, "rows": rows, "rejected": rejected,
+            "prompt_tokens": tokens, "seconds": round(time.monotonic() - began, 2)}  # fmt: skip
+    _prepare_log.info("split prepared", extra={"figures": told})
 
 
 def both(storage: Storage, manifest: Manifest, job: Job, name: str, stop: threading.Event) -> None:

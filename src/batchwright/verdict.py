@@ -29,7 +29,7 @@ def judge_rows(counts: Counts, limit: float, storage: Storage) -> None:
         raise TooManyFailures(
             f"{verdict}: something is wrong with the whole job",
             commonest_reasons(counts, storage)
-            + f"See {storage.location}/{layout.REJECTED}; run.stop_at_failed is {limit}.",
+            + f"`batchwright rows {storage.location}` shows them; run.stop_at_failed is {limit}.",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -36,6 +37,8 @@ from batchwright.surroundings import Surroundings
 # So many chunks may wait for their commits: a slow disk must not stop the engine at once, but what
 # is not written takes memory.
 COMMITS_AT_ONCE = 8
+
+_log = logging.getLogger("batchwright.engine")
 
 STEP_TIMEOUT_S = 0.1
 MEDIA_STEP_TIMEOUT_S = 0.01
@@ -110,14 +113,16 @@ class Worker:
                 self._timings.engine_is_starting()
             if self._answer_reader is not None:
                 self._answer_reader.start()  # while the engine starts
+            began = self._clock.monotonic()
             self._engine = self._supervisor.start()
+            seconds = round(self._clock.monotonic() - began, 1)
             if self._answer_reader is not None:
                 self._answer_reader.wait()
             if self._engine.device not in WITHOUT_GPU:
                 self._surroundings.watch_cards(gpu_sampler(self._job.engine.options))
             if self._timings is not None:
                 self._timings.engine_is_up()
-            self._events.write("engine_up", name=self._engine.name, version=self._engine.version)
+            self._events.write("engine_up", **(_as_json(self._engine) or {}), seconds=seconds)
             self._tally.phase = "running"
             self._ledger.heartbeat(self._state())  # chunks are cut once an engine is up
             self._note_engine()
@@ -176,6 +181,7 @@ class Worker:
                 self._timings.note(self._supervisor.gauges(), held, outcomes)
             settled, again = self._conformer.judge(outcomes)
             if again:  # their rows are still in flight: no outcome of theirs has counted
+                _log.debug("rows are asked again", extra={"figures": {"rows": len(again)}})
                 self._supervisor.submit(again)
             for outcome in settled:
                 self._take_in(outcome)

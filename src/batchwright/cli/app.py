@@ -33,7 +33,9 @@ from batchwright.cli.ending import end_process, ending, leave, stopping
 from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
 from batchwright.cli.load_run import load_run
+from batchwright.cli.logs import logs
 from batchwright.cli.options import about_the_data, job_and_dir, run_place
+from batchwright.cli.rows import rows
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
 from batchwright.cli.watching import watching
 from batchwright.cli.worker import worker
@@ -301,6 +303,8 @@ def demo(
 
 
 app.command()(export)
+app.command("rows")(rows)
+app.command("logs")(logs)
 app.command()(worker)
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
 app.command("load")(load_run)

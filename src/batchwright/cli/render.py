@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 import typer
 
-from batchwright.cli.tables import load_lines, result_lines
+from batchwright.cli.tables import failure_lines, load_lines, result_lines
 from batchwright.core.errors import BatchwrightError, Interrupted, Stopped
 
 if TYPE_CHECKING:
@@ -153,10 +153,8 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
     say(f"  tokens   {counts.prompt_tokens:,} prompt, {counts.completion_tokens:,} output")
     if counts.truncated:
         say(f"  cut      {counts.truncated:,} answers ended at max_tokens: see finish_reason")
-    for code, number in sorted(counts.failures.items()):
-        say(f"  failed   {number:,} with {code}")
-    if counts.rejected:
-        say(f"  rejected see {summary.run_dir}/rejected")
+    for line in failure_lines(summary.run_dir, counts):
+        say(f"  {line}")
     if summary.waste.rows:
         say(f"  wasted   {_waste(summary.waste)}")
     if counts.failed:
@@ -270,6 +268,8 @@ def show_status(
     print_line(f"{run_dir}: {state}")
     print_line(f"  rows     {counts.rows:,} in{about}: {_fates(counts)}")
     print_line(f"  chunks   {counts.chunks_done:,} of {counts.chunks:,} committed")
+    for line in failure_lines(run_dir, counts):
+        print_line(f"  {line}")
     if waste.rows:
         print_line(f"  wasted   {_waste(waste)}")
     for load in loads:

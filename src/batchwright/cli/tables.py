@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from batchwright.core.sweep import SweepPoint, SweepReport
     from batchwright.deliver import Summary
     from batchwright.rundir.locations import Location
+    from batchwright.rundir.state import Counts
 
 _HEAD = ("settings", "rows/s", "output tokens/s", "KV use", "preemptions", "worth")
 
@@ -61,6 +62,20 @@ def _verdict(report: SweepReport) -> list[str]:
     if worth < 0.02:
         return [f"kept     {best}: {worth:+.1%}, within the noise of the fastest, and smaller"]
     return [f"kept     {best}: {worth:+.1%}"]
+
+
+def failure_lines(run_dir: Location, counts: Counts) -> list[str]:
+    """How many rows have no answer, by code, and the command that shows them."""
+    show = f"batchwright rows {run_dir} --status"
+    lines = []
+    if counts.failures:
+        codes = sorted(counts.failures.items(), key=lambda item: -item[1])
+        shown = ", ".join(f"{number:,} {code}" for code, number in codes[:4])
+        more = f" and {len(codes) - 4} more codes" if len(codes) > 4 else ""
+        lines += [f"failed   {shown}{more}", f"         {show} failed"]
+    if counts.rejected:
+        lines += [f"rejected {counts.rejected:,}", f"         {show} rejected"]
+    return lines
 
 
 def load_lines(run_dir: Location, load: LoadCounts) -> list[str]:

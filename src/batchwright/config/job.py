@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from batchwright.config.cluster import RayCluster
 from batchwright.config.kubernetes import Kubernetes
@@ -20,6 +20,7 @@ from batchwright.config.sections import (
     Scoring,
     Section,
 )
+from batchwright.core.log_levels import DEFAULT_LEVEL, parse_levels
 from batchwright.core.media import MediaLimits
 from batchwright.core.tasks import TaskName, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
@@ -158,6 +159,10 @@ class Run(Section):
     """A worker that gives no sign of life for so long loses its claims."""
     grace_s: Annotated[float, Field(ge=0)] = 20
     """After SIGTERM or Ctrl-C, time for the rows in flight to finish."""
+    log_level: str = DEFAULT_LEVEL
+    """How much the workers log: `debug`, `info`, `warning` or `error`, and others for single stages
+    (`info,engine=debug`); there are `run`, `prepare`, `order`, `engine` and `write`. The variable
+    `BATCHWRIGHT_LOG` of the environment beats it."""
     dir: str = "runs/{name}"
     """The run directory: a folder, or `s3://bucket/folder`; `{name}` is the job's name."""
     metrics_port: Annotated[int | None, Field(ge=1, le=65535)] = None
@@ -165,6 +170,12 @@ class Run(Section):
     Prometheus under `/metrics`. Unset: none."""
     ray: RayCluster = RayCluster()
     """The Ray cluster of `executor: ray`, and what each process of the run gets of it."""
+
+    @field_validator("log_level")
+    @classmethod
+    def _log_level_is_known(cls, text: str) -> str:
+        parse_levels(text)
+        return text
 
 
 class Job(Section):

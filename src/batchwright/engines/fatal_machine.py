@@ -13,6 +13,7 @@ _OOM = (
     r"|CUDA (?:driver )?error: out of memory|CUDNN_STATUS_ALLOC_FAILED"
 )
 _LESS = "engine.options.gpu_memory_utilization"
+_MORE = f"{_LESS} (kv_cache_memory_bytes where that is set)"
 _SEQS = "engine.options.max_num_seqs"
 _LEN = "engine.options.max_model_len"
 _TP = "engine.options.tensor_parallel_size"
@@ -71,14 +72,14 @@ _MEMORY = (
         r"max seq len \((?P<length>\d+)\).*larger than the available KV cache memory"
         r".*estimated maximum model length is (?P<most>\d+)",
         "the KV cache has no room for one row of max_model_len {length}; at most {most} fit",
-        f"Set {_LEN}: {{most}} or less, raise {_LESS}, or {_SPREAD}.",
+        f"Set {_LEN}: {{most}} or less, raise {_MORE}, or {_SPREAD}.",
     ),
     KnownLine(
         "kv_cache_too_small",
         r"larger than the available KV cache memory"
         r"|larger than the maximum number of tokens that can be stored in KV cache",
         "the KV cache has no room for one row of max_model_len",
-        f"Lower {_LEN}, raise {_LESS}, or {_SPREAD}.",
+        f"Lower {_LEN}, raise {_MORE}, or {_SPREAD}.",
     ),
     KnownLine(
         "memory_taken",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,8 @@ from batchwright.engines.suspects import Suspects
 DEFAULT_TOKEN_BUDGET = 16_384  # the most that an engine takes unless told
 BUDGETS_AHEAD = 3
 START_ATTEMPTS = 3
+
+_log = logging.getLogger("batchwright.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +266,10 @@ class Supervisor:
             late.append(flight)
         if not late:
             return []
-        self._running_engine().abort([flight.request.row for flight in late])
+        rows = [flight.request.row for flight in late]
+        told = {"rows": len(rows), "first": rows[:5], "timeout_s": self._row_timeout_s}
+        _log.warning("rows timed out", extra={"figures": told})
+        self._running_engine().abort(rows)
         error = f"no answer after {self._row_timeout_s:g} s"
         return self._settle([failed(flight, "timeout", error) for flight in late])
 
@@ -271,11 +277,15 @@ class Supervisor:
         """Restart the engine and decide about the rows that were in it."""
         self.last_death = death.message
         self._fruitless_deaths += 1
+        told = {"reason": death.message, "hint": death.hint, "in_flight": len(self._flights)}
+        _log.error("engine died", extra={"figures": told})
         if self._fruitless_deaths > self._max_restarts:
             message = f"the engine died {self._fruitless_deaths} times and finished no row between"
             raise EngineError(f"{message}; last: {death.message}", death.hint) from death
         flights, self._flights = self._flights, {}
         guilty = self._suspects.died(list(flights))
+        if guilty:
+            _log.error("rows kill the engine", extra={"figures": {"rows": list(guilty)}})
         error = f"the engine died twice with this row alone in it; last: {death.message}"
         verdicts = [failed(flights.pop(row), "engine_killed", error) for row in guilty]
         self._accused.update(flights)
@@ -291,7 +301,9 @@ class Supervisor:
             self.stop()
             try:
                 self.start()
-            except EngineError:  # a JobError is none: no second start would mend the settings
+            except EngineError as error:  # a JobError is none: no second start mends the settings
+                told = {"attempt": attempt, "of": START_ATTEMPTS, "reason": error.message}
+                _log.warning("engine does not start again", extra={"figures": told})
                 if attempt >= START_ATTEMPTS:
                     raise
             else:

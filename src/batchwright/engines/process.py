@@ -17,15 +17,15 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from batchwright.core.errors import BatchwrightError, EngineDied, EngineError
+from batchwright.core.errors import BatchwrightError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
+from batchwright.engines.last_log import LastLog
 from batchwright.engines.wire import pack_requests, unpack_outcomes
 
 POLL_S = 0.1  # how often a wait looks whether the child still lives
 STOP_TIMEOUT_S = 5.0
-LOG_TAIL_LINES = 20
 CHILD = "from batchwright.engines.child import main; main()"
 
 
@@ -81,13 +81,13 @@ class EngineProcess:
         self._start_gate = start_gate
         self._engine = engine
         self._log_path = log_path
+        self._log = LastLog(log_path)
         self._start_timeout_s = start_timeout_s
         self._hang_timeout_s = hang_timeout_s
         self._monotonic = monotonic
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._outbox: Outbox | None = None
-        self._log_start = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -172,7 +172,7 @@ class EngineProcess:
         ours, theirs = multiprocessing.Pipe()
         path = os.pathsep.join(entry for entry in sys.path if entry)
         with self._log_path.open("ab") as log:
-            self._log_start = log.tell()
+            self._log.begin(log.tell())
             self._process = subprocess.Popen(
                 # -P: a file in the user's folder must not shadow a module.
                 [sys.executable, "-P", "-c", CHILD, str(theirs.fileno()), str(os.getpid())],
@@ -233,29 +233,26 @@ class EngineProcess:
         if self._info is not None:
             return None
         if self._error is not None:
-            return self._error
+            return self._log.explained(self._error)
         if not alive or self._end_of_messages:
-            return EngineError(f"the engine did not start: {self._fate()}{self._log_tail()}")
+            return self._log.did_not_start(self._fate())
         if late:
-            return EngineError(
-                f"the engine was not up after {self._start_timeout_s:g} s{self._log_tail()}",
-                "Raise engine.start_timeout_s if loading the model takes longer.",
-            )
+            return self._log.is_late(self._start_timeout_s)
         return None
 
     def _raise_if_dead(self, *, alive: bool) -> None:
-        hint = f"Its last words are in {self._log_path}."
         if self._error is not None:
+            error = self._log.explained(self._error)
             self._kill()
-            raise self._error
+            raise error
         if not alive or self._end_of_messages:
             fate = self._fate()
             self._kill()
-            raise EngineDied(fate, hint)
+            raise self._log.died(fate)
         idle_s = self._monotonic() - self._progress_at
         if self._in_flight and idle_s > self._hang_timeout_s:
             self._kill()
-            raise EngineDied(f"the engine hangs: no step for {idle_s:.0f} s", hint)
+            raise self._log.died(f"the engine hangs: no step for {idle_s:.0f} s")
 
     def _fate(self) -> str:
         """How the child ended, for people."""
@@ -268,14 +265,7 @@ class EngineProcess:
         if code >= 0:
             return f"the engine process ended with exit code {code}"
         name = signal.Signals(-code).name
-        cause = " (out of memory?)" if -code == signal.SIGKILL else ""
-        return f"the engine process was killed by {name}{cause}"
-
-    def _log_tail(self) -> str:
-        with self._log_path.open("rb") as log:
-            log.seek(self._log_start)
-            lines = log.read().decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        return "".join(f"\n  | {line}" for line in lines)
+        return f"the engine process was killed by {name}"
 
     def _kill(self) -> None:
         """End the child and everything that it started, and free what belongs to it here."""

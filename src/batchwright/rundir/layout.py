@@ -75,6 +75,11 @@ def telemetry(worker: str) -> str:
     return f"{TELEMETRY}/{worker}.jsonl"
 
 
+def worker_log(worker: str) -> str:
+    """What a worker tells of its work, a line each."""
+    return f"{LOGS}/{worker}.jsonl"
+
+
 def timings(chunk_name: str) -> str:
     """When each row of a pilot's chunk finished."""
     return f"{TELEMETRY}/{chunk_name}.json"

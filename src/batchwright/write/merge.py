@@ -96,7 +96,7 @@ def as_they_are(
         if part.generation != generation:
             generation = part.generation
             newer.add_all(seen)
-        for batch in read_batches(ahead, part.file):
+        for batch in read_batches(ahead, part.file, schema.names):
             table = conform(pa.Table.from_batches([batch]), schema)
             rows = _numbers(table)
             fresh = ~newer.has(_known(rows, total_rows))

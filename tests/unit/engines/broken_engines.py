@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from batchwright.core.errors import EngineDied, JobError
+from batchwright.core.errors import EngineDied, EngineError, JobError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineInfo, EngineSettings
 from batchwright.engines.fake import FakeEngine
@@ -28,3 +28,16 @@ class DiesPolitely(FakeEngine):
         if self.gauges().steps:
             raise EngineDied("the core is gone")
         return super().step(timeout_s)
+
+
+class HasNoMemory(FakeEngine):
+    """Ends at its start as an engine whose core found no room for the KV cache."""
+
+    def start(self, settings: EngineSettings) -> EngineInfo:
+        print(
+            "(EngineCore pid=7) ERROR 05-05 12:36:59 [core.py:1510] Traceback (most recent call last):"
+        )
+        print("ValueError: No available memory for the cache blocks. Try increasing", flush=True)
+        raise EngineError(
+            "vLLM did not start with m: Engine core initialization failed. See above."
+        )

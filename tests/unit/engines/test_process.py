@@ -87,6 +87,16 @@ def test_a_crash_at_start_shows_the_end_of_the_log_of_this_start_only(make: Chil
     assert make.log_path.read_text().startswith("of an earlier start\n")
 
 
+def test_a_known_line_of_the_log_becomes_the_error(make: Children) -> None:
+    make.log_path.parent.mkdir()
+    make.log_path.write_text("CUDA out of memory, at an earlier start\n")
+    with pytest.raises(EngineError, match="leave no memory for the KV cache") as caught:
+        make(f"{BROKEN}:HasNoMemory").start(settings())
+    assert caught.value.message.startswith("vLLM did not start with m: ")
+    assert f"{make.log_path}, line 3" in caught.value.message
+    assert "gpu_memory_utilization" in caught.value.hint
+
+
 def test_an_engine_that_does_not_come_up_is_killed(make: Children) -> None:
     engine = make(start_timeout_s=0.5)
     with pytest.raises(EngineError, match=r"not up after 0\.5 s"):
