@@ -184,6 +184,16 @@ class Bucket:
         found = [self.read_if_there(f"{folder}/{name}") for name in self.marks(folder, "")]
         return b"".join(piece or b"" for piece in found)
 
+    def read_log_end(self, path: str, size: int) -> bytes:
+        """The newest pieces, of `size` bytes or somewhat more."""
+        folder = _folder_of_log(path)
+        pieces: list[bytes] = []
+        for name in reversed(list(self.marks(folder, ""))):
+            pieces.append(self.read_if_there(f"{folder}/{name}") or b"")
+            if sum(map(len, pieces)) >= size:
+                break
+        return b"".join(reversed(pieces))
+
     def _try(self, what: str, attempt: Callable[[], Found]) -> Found:
         with self._explained(what):
             found = patiently(attempt, PATIENCE_S if self._proved else FIRST_PATIENCE_S)
