@@ -132,12 +132,15 @@ def read_times(folder: Path) -> dict[str, float]:
 
 
 def count_preemptions(folder: Path) -> int | None:
-    """As the workers' telemetry knew them last; what happened in the last second may be missing."""
-    totals = []
-    for path in (folder / "telemetry").glob("*.jsonl"):
-        lines = path.read_text().splitlines()
-        totals.append(json.loads(lines[-1]).get("preemptions", 0) if lines else 0)
-    return sum(totals) if totals else None
+    """As the engines counted them; None without telemetry of an engine."""
+    from batchwright.piloting import preemptions
+    from batchwright.rundir.readings import read_readings
+    from batchwright.rundir.storage import Storage
+
+    workers = [
+        mine for mine in read_readings(Storage(folder)).values() if any(one.engine for one in mine)
+    ]
+    return sum(preemptions(mine) for mine in workers) if workers else None
 
 
 def engine_arguments_of(folder: Path) -> dict[str, Any]:

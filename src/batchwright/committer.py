@@ -27,6 +27,7 @@ from batchwright.core.structured import constraint_in
 from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.finishing import Finisher, Reader, spell_tokens
 from batchwright.rundir import artifacts, layout
+from batchwright.rundir.meters import CommitMeter
 from batchwright.rundir.prepared import (
     make_requests,
     read_slices,
@@ -142,6 +143,7 @@ class Committer:
         self._task = task
         self._repeat_once = repeat_once
         self._finisher = Finisher(tokenizer, reader)
+        self.meter = CommitMeter()
 
     def load(self, chunk: Chunk) -> ActiveChunk:
         """The rows of a chunk that have no receipt yet, ready to be fed."""
@@ -178,6 +180,13 @@ class Committer:
         Returns:
             False if another worker has closed the chunk.
         """
+        begun = self._clock.monotonic()
+        try:
+            return self._commit(active, outcomes, last=last)
+        finally:
+            self.meter.seconds += self._clock.monotonic() - begun
+
+    def _commit(self, active: ActiveChunk, outcomes: Sequence[Outcome], *, last: bool) -> bool:
         if last and self._timings is not None:
             self._timings.write(active.chunk, active.rows.tolist())
         while not active.closed:
@@ -219,6 +228,7 @@ class Committer:
         )
         path = layout.receipt(name, active.sequence)
         if self._storage.commit(path, artifacts.dump(receipt)):
+            self.meter.add_part(len(data), table.num_rows)
             return True
         self._storage.delete(file)
         return False

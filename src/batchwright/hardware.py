@@ -7,14 +7,15 @@ not know has the answer None. What follows from the answers is decided in pure f
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchwright.rundir.telemetry import GpuReading
+from batchwright.cards import read_card
+from batchwright.core.readings import CardReading
 
 # NVML's levels of the nearest point that two cards have in common (`nvmlGpuTopologyLevel_t`).
 _SEVERAL_SWITCHES = 20
@@ -137,20 +138,6 @@ def _card(entry: str, uuids: Sequence[str]) -> str | None:
     return None
 
 
-def over_cards(readings: Sequence[GpuReading]) -> GpuReading | None:
-    """One reading for a worker's cards: mean use, largest memory, mean power; None if empty."""
-    uses = [one.use for one in readings if one.use is not None]
-    memories = [one.memory_bytes for one in readings if one.memory_bytes is not None]
-    powers = [one.power_w for one in readings if one.power_w is not None]
-    if not uses and not memories and not powers:
-        return None
-    return GpuReading(
-        use=sum(uses) / len(uses) if uses else None,
-        memory_bytes=max(memories, default=None),
-        power_w=sum(powers) / len(powers) if powers else None,
-    )
-
-
 def usable_cores() -> int:
     """Cores that this process may use; a container's share counts, in whole cores."""
     allowed = (
@@ -197,38 +184,29 @@ def local_gpus() -> LocalGpus | None:
         pynvml.nvmlShutdown()
 
 
-def gpu_sampler(options: Mapping[str, Any]) -> Callable[[], GpuReading | None]:
+def gpu_sampler(
+    options: Mapping[str, Any],
+) -> Callable[[Collection[int]], tuple[CardReading, ...]]:
     """A function that reads the cards of an engine with these options, of this very process.
 
     An engine takes the first cards that it sees, tensor x pipeline parallel of them. The driver
-    is asked for them at the first reading, and stays open until the process ends.
+    is asked for them at the first reading, and stays open until the process ends. The function is
+    given the pids of the worker's own processes.
     """
     cards = int(options.get("tensor_parallel_size", 1)) * int(
         options.get("pipeline_parallel_size", 1)
     )
     handles: list[Any] | None = None
 
-    def read() -> GpuReading | None:
+    def read(own: Collection[int]) -> tuple[CardReading, ...]:
+        import pynvml
+
         nonlocal handles
         if handles is None:
             handles = _handles()[:cards] if _open() else []
-        return over_cards([_read(handle) for handle in handles])
+        return tuple(read_card(pynvml, handle, own) for handle in handles)
 
     return read
-
-
-def _read(handle: Any) -> GpuReading:
-    """A card now. A slice of a card (MIG) knows its memory only."""
-    import pynvml
-
-    rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
-    power_mw = _ask(pynvml.nvmlDeviceGetPowerUsage, handle)
-    return GpuReading(
-        use=None if rates is None else rates.gpu / 100,
-        memory_bytes=None if memory is None else int(memory.used),
-        power_w=None if power_mw is None else power_mw / 1000,
-    )
 
 
 def _link(one: Any, two: Any) -> Link:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
 from batchwright.core.pilot import Interval, PilotMeasure, PilotReport, WorkSlice
+from batchwright.core.readings import Reading
 from batchwright.core.records import Chunk, Slice
 from batchwright.core.workload import LengthHistogram
 from batchwright.equipment import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
@@ -26,9 +27,9 @@ from batchwright.pilot.slices import slices_of_rows
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import ordered_receipt, prompt_lengths
+from batchwright.rundir.readings import gpu_of, worker_readings
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
-from batchwright.rundir.telemetry import gpu_of
 
 _COLUMNS = ["row", "status", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens"]
 
@@ -176,48 +177,37 @@ def _read_answers(storage: Storage, state: RunState) -> _Answered:
         if len(found) > len(readings.get(worker, ())):  # a later chunk's hold the earlier ones
             readings[worker] = found
         start_up_s = max(start_up_s, timings["start_up_s"])
-    gauges = [_gauges(storage, worker) for worker in readings]
-    gpu_use, gpu_memory_bytes = gpu_of(
-        line for worker in readings for line in _telemetry(storage, worker)
-    )
+    telemetry = [worker_readings(storage, worker) for worker in readings]
+    gpu_use, gpu_memory_bytes = gpu_of(one for mine in telemetry for one in mine)
     return _Answered(
         table=pa.concat_tables(tables),
         workers=np.array(workers),
         ended=np.array(ended),
         readings=readings,
         start_up_s=start_up_s,
-        kv_use=max((kv_use for kv_use, _ in gauges), default=0.0),
-        preemptions=sum(preemptions for _, preemptions in gauges),
+        kv_use=max((one.kv_peak for mine in telemetry for one in mine), default=0.0),
+        preemptions=sum(preemptions(mine) for mine in telemetry),
         gpu_use=gpu_use,
         gpu_memory_bytes=gpu_memory_bytes,
-        accepted_share=accepted_share(_telemetry(storage, worker) for worker in readings),
+        accepted_share=accepted_share(telemetry),
     )
 
 
-def accepted_share(telemetry: Iterable[Sequence[Mapping[str, Any]]]) -> float | None:
+def accepted_share(telemetry: Iterable[Sequence[Reading]]) -> float | None:
     """Share of the proposed tokens that the model accepted; None without speculative decoding.
 
     Args:
-        telemetry: the lines of each worker; the counters of its last line count.
+        telemetry: the readings of each worker; the counters of its last engine count.
     """
-    last = [lines[-1] for lines in telemetry if lines]
-    drafted = sum(int(line.get("drafted_tokens", 0)) for line in last)
-    accepted = sum(int(line.get("accepted_tokens", 0)) for line in last)
-    return accepted / drafted if drafted else None
+    engines = [[one.engine for one in mine if one.engine is not None] for mine in telemetry]
+    last = [mine[-1] for mine in engines if mine]
+    drafted = sum(engine.drafted_tokens for engine in last)
+    return sum(engine.accepted_tokens for engine in last) / drafted if drafted else None
 
 
-def _gauges(storage: Storage, worker: str) -> tuple[float, int]:
-    """The peak use of a worker's KV cache, and its preemptions."""
-    lines = _telemetry(storage, worker)
-    return (
-        max((float(line["kv_use"]) for line in lines), default=0.0),
-        max((int(line["preemptions"]) for line in lines), default=0),
-    )
-
-
-def _telemetry(storage: Storage, worker: str) -> list[dict[str, Any]]:
-    raw = storage.read_log(layout.telemetry(worker))
-    return [orjson.loads(line) for line in raw.splitlines()]
+def preemptions(readings: Sequence[Reading]) -> int:
+    """Rows that a worker's engine threw out of a full cache; of several engines, the most."""
+    return max((one.engine.preemptions for one in readings if one.engine), default=0)
 
 
 def _read_chunk(storage: Storage, state: RunState, chunk: Chunk) -> tuple[pa.Table, dict[str, Any]]:

@@ -18,6 +18,7 @@ from batchwright.read.kinds import note_kinds
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.meters import PrepareMeter
 from batchwright.rundir.prepared import prepared_receipt
 from batchwright.rundir.storage import Storage
 
@@ -29,9 +30,15 @@ class Preparer:
     """Writes the prepared parts of a split, each with its receipt."""
 
     def __init__(
-        self, storage: Storage, manifest: Manifest, job: Job, tokenizer: Tokenizer
+        self,
+        storage: Storage,
+        manifest: Manifest,
+        job: Job,
+        tokenizer: Tokenizer,
+        meter: PrepareMeter | None = None,
     ) -> None:
         self._storage = storage
+        self._meter = meter or PrepareMeter()
         self._manifest = manifest
         self._rows = RowPreparer(job, tokenizer, manifest)
         self._input_type = manifest.arrow_input_type()
@@ -47,7 +54,7 @@ class Preparer:
         batches = read_split(
             split, self._manifest.format, self._input_type, batch_rows=ROWS_PER_BATCH
         )
-        for number, (group, last) in enumerate(_in_parts(batches)):
+        for number, (group, last) in enumerate(_in_parts(self._meter.reading_of(batches))):
             receipt = prepared_receipt(self._storage, split.ordinal, number)
             if receipt is None:
                 receipt = self._write(split, number, group, last=last)
@@ -57,22 +64,20 @@ class Preparer:
         self, split: Split, number: int, group: list[RowBatch], *, last: bool
     ) -> PreparedReceipt:
         file = layout.prepared_part(split.ordinal, number)
-        sink = pa.BufferOutputStream()
-        options = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
         tables: list[pa.Table] = []
         warnings: Counter[str] = Counter()
         kinds: dict[str, dict[str, None]] = {}
         for batch in group:
-            drafts = self._rows.prepare(batch, split.path)
-            tables.append(drafts_to_table(drafts, batch, self._schema))
+            with self._meter.timing("tokenize"):
+                drafts = self._rows.prepare(batch, split.path)
+                tables.append(drafts_to_table(drafts, batch, self._schema))
             for draft in drafts:
                 warnings.update(draft.warnings or ())
             if self._with_kinds:
                 note_kinds(batch, kinds)
         table = pa.concat_tables(tables) if tables else self._schema.empty_table()
-        with pa.ipc.new_file(sink, self._schema, options=options) as writer:
-            writer.write_table(table.unify_dictionaries(), max_chunksize=ROWS_PER_BATCH)
-        data = sink.getvalue().to_pybytes()
+        with self._meter.timing("write"):
+            data = _encoded(table, self._schema)
         receipt = PreparedReceipt(
             split=split.ordinal,
             part=number,
@@ -87,11 +92,21 @@ class Preparer:
             warnings=dict(warnings),
             column_kinds={name: list(found) for name, found in kinds.items()},
         )
-        self._storage.publish(file, data)
-        self._storage.commit(
-            layout.prepared_receipt(split.ordinal, number), artifacts.dump(receipt)
-        )
+        with self._meter.timing("write"):
+            self._storage.publish(file, data)
+            self._storage.commit(
+                layout.prepared_receipt(split.ordinal, number), artifacts.dump(receipt)
+            )
+        self._meter.add(receipt)
         return receipt
+
+
+def _encoded(table: pa.Table, schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
+    with pa.ipc.new_file(sink, schema, options=options) as writer:
+        writer.write_table(table.unify_dictionaries(), max_chunksize=ROWS_PER_BATCH)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 def _in_parts(batches: Iterator[RowBatch]) -> Iterator[tuple[list[RowBatch], bool]]:

@@ -82,9 +82,7 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
         truncated=counts.truncated,
         prompt_tokens=counts.prompt_tokens,
         output_tokens=counts.completion_tokens,
-        wasted_rows=wasted(
-            with_counted(roster, receipts).values(), complete=counts.complete
-        ).rows,
+        wasted_rows=wasted(with_counted(roster, receipts).values(), complete=counts.complete).rows,
         busy_s=state.busy_s(),
         cost=_cost(workers, manifest, job),
         workers=_worker_facts(workers, receipts, job.run.lease_s),

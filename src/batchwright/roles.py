@@ -15,6 +15,7 @@ from typing import Any
 from batchwright.coherence import check_shared_memory
 from batchwright.config.job import Job
 from batchwright.core.errors import BatchwrightError, JobError, Stopped
+from batchwright.core.readings import PREPARE
 from batchwright.core.records import Split
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
@@ -37,10 +38,13 @@ from batchwright.rundir.heartbeat import Heartbeat, reported_error
 from batchwright.rundir.ledger import Ledger, read_heartbeat
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest, existing_run, refuse_older
+from batchwright.rundir.meters import PrepareMeter
 from batchwright.rundir.split_queue import SplitQueue
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
+from batchwright.rundir.telemetry import Telemetry
 from batchwright.rundir.timings import Timings
+from batchwright.surroundings import Surroundings
 from batchwright.wiring import engine_target
 from batchwright.worker import Worker
 
@@ -128,18 +132,21 @@ def prepare(
     A preparer with nothing left to prepare stays: it takes over if the one that orders dies.
     """
     ledger = Ledger(storage, name, SystemClock(), job.run.lease_s)
+    meter = PrepareMeter()
+    around = Surroundings(storage, name, PREPARE, SystemClock())
+    telemetry = Telemetry(storage, name, lambda: around.reading(prepare=meter.reading()))
     splits_done = 0
 
     def state() -> dict[str, Any]:
-        return {"role": "prepare", "splits": splits_done}
+        return {"role": PREPARE, "splits": splits_done, "reading": telemetry.as_json()}
 
-    with Heartbeat(ledger, state, job.run.lease_s):
+    with Heartbeat(ledger, state, job.run.lease_s), telemetry:
         ledger.refresh()
         order = RunState(storage)
         order.refresh_order()
         if order.ordered:
             return
-        preparer = Preparer(storage, manifest, job, job_tokenizer(job))
+        preparer = Preparer(storage, manifest, job, job_tokenizer(job), meter)
         queue = SplitQueue(storage, ledger, manifest.splits)
         sequencer: Sequencer | None = None
         idle = 0
@@ -155,7 +162,8 @@ def prepare(
                 return
             idle = 0 if split is not None or advanced else idle + 1
             if idle:
-                stop.wait(_pause_s(storage, 0 if sequencer else idle))
+                with meter.timing("idle"):
+                    stop.wait(_pause_s(storage, 0 if sequencer else idle))
 
 
 def _pause_s(storage: Storage, idle: int) -> float:

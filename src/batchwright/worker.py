@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from batchwright.core.errors import Stopped
 from batchwright.core.media import MediaLimits, has_media
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, EngineInfo, Tokenizer
+from batchwright.core.readings import INFER, STOPPING, Reading
 from batchwright.core.records import Chunk
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.reading import AnswerReader
@@ -25,10 +26,12 @@ from batchwright.rundir.chunk_queue import ChunkQueue
 from batchwright.rundir.events import Events
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.meters import FeedMeter, Shortage
 from batchwright.rundir.prepared import rows_are_coming
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.telemetry import Tally, Telemetry
 from batchwright.rundir.timings import Timings
+from batchwright.surroundings import Surroundings
 
 # So many chunks may wait for their commits: a slow disk must not stop the engine at once, but what
 # is not written takes memory.
@@ -75,11 +78,13 @@ class Worker:
         self._commits: deque[tuple[Chunk, int, bool, Future[bool]]] = deque()
         self._engine: EngineInfo | None = None
         self._tally = Tally()
+        self._meter = FeedMeter(supervisor.max_num_seqs)
+        self._surroundings = Surroundings(storage, name, INFER, clock)
         # Read in the main thread, for the heartbeat's: the supervisor is not made for two.
         self._oldest: list[tuple[int, float]] = []
         self._restarts = 0
         self._work = 0  # tokens that the engine has computed
-        self._telemetry = Telemetry(storage, name, clock)
+        self._telemetry = Telemetry(storage, name, self._reading)
         self._timings = timings
         self._committer = Committer(
             storage, name, clock, tokenizer, self._timings, job.task_settings(),
@@ -97,7 +102,7 @@ class Worker:
             Stopped: `stop` was set; chunks that were finished in the grace time are committed.
             EngineError, StorageError: the run cannot go on here.
         """
-        with Heartbeat(self._ledger, self._state, self._job.run.lease_s):
+        with Heartbeat(self._ledger, self._state, self._job.run.lease_s), self._telemetry:
             if not self._wait_for_work(stop):
                 return
             self._tally.phase = "starting the engine"
@@ -109,16 +114,18 @@ class Worker:
             if self._answer_reader is not None:
                 self._answer_reader.wait()
             if self._engine.device not in WITHOUT_GPU:
-                self._telemetry.watch_gpus(gpu_sampler(self._job.engine.options))
+                self._surroundings.watch_cards(gpu_sampler(self._job.engine.options))
             if self._timings is not None:
                 self._timings.engine_is_up()
             self._events.write("engine_up", name=self._engine.name, version=self._engine.version)
             self._tally.phase = "running"
             self._ledger.heartbeat(self._state())  # chunks are cut once an engine is up
+            self._note_engine()
+            self._telemetry.soon()
             try:
                 self._loop(stop)
             finally:
-                self._tally.phase = "stopping"
+                self._tally.phase = STOPPING
                 for active in self._active.values():
                     if active.outcomes:  # what is finished is not lost, whatever ended the work
                         self._save(active, last=False)
@@ -153,6 +160,8 @@ class Worker:
                 deadline = self._clock.monotonic() + self._job.run.grace_s
             stopping = deadline is not None
             self._feed(claim=not stopping)
+            short_of = self._short_of() if not stopping else None
+            self._meter.look(self._clock.monotonic(), short_of)
             if not self._owner and self._feeding is None and (stopping or self._next is None):
                 if deadline is not None:
                     raise Stopped("stopped; every chunk that was begun is committed")
@@ -189,9 +198,11 @@ class Worker:
         self._oldest = self._supervisor.oldest()
         gauges = self._supervisor.gauges()
         self._work = gauges.prompt_tokens + gauges.output_tokens
-        self._telemetry.read(self._tally, gauges)
+        held = self._supervisor.in_flight
+        self._meter.note(gauges, held, self._supervisor.cap, len(self._commits))
         if self._supervisor.restarts != self._restarts:
             self._restarts = self._supervisor.restarts
+            self._meter.forget()
             self._events.write("engine_restarted", reason=self._supervisor.last_death)
 
     def _idle(self, stop: threading.Event) -> bool:
@@ -231,6 +242,16 @@ class Worker:
         if batch:
             self._tally.phase = "running"
             self._supervisor.submit(batch)
+
+    def _short_of(self) -> Shortage | None:
+        """What keeps the engine from being full, just after it was fed."""
+        supervisor = self._supervisor
+        if supervisor.in_flight >= supervisor.cap or not supervisor.room():
+            return None
+        if self._media.rows:
+            return "media"
+        # At the end, when others run what is left, nothing is missing.
+        return "rows" if self._next is not None or self._queue.more_to_come else None
 
     def _next_chunk(self) -> ActiveChunk | None:
         """The chunk that was read ahead; and the one after it starts to be read."""
@@ -280,6 +301,10 @@ class Worker:
         """Take note of finished commits; wait while more than `limit` are under way."""
         while self._commits and (len(self._commits) > limit or self._commits[0][-1].done()):
             chunk, rows, last, future = self._commits.popleft()
+            if limit and not future.done():
+                begun = self._clock.monotonic()
+                wait([future])
+                self._meter.wait_for_commits(self._clock.monotonic() - begun)
             mine = future.result()
             self._tally.committed(rows)
             if last:
@@ -287,12 +312,24 @@ class Worker:
             if not mine:
                 self._events.write("chunk_was_done_elsewhere", chunk=chunk.name)
 
+    def _reading(self) -> Reading:
+        """A line of telemetry; made in its thread, of what the loop has left."""
+        return self._surroundings.reading(
+            phase=self._tally.phase,
+            **self._tally.totals(),
+            restarts=self._restarts,
+            kv_peak=self._meter.take_kv_peak(),
+            engine=self._meter.gauges,
+            feed=self._meter.reading(self._committer.meter),
+        )
+
     def _state(self) -> dict[str, Any]:
         """What the heartbeat tells the world."""
         oldest = [[row, round(age_s, 1)] for row, age_s in self._oldest]
         engine = _as_json(self._engine)
         state = {"role": "infer", **self._tally.as_json(), "work": self._work}
-        return {**state, "in_flight": len(self._owner), "oldest": oldest, "engine": engine}
+        state |= {"in_flight": len(self._owner), "oldest": oldest, "engine": engine}
+        return {**state, "reading": self._telemetry.as_json()}
 
 
 def _as_json(engine: EngineInfo | None) -> dict[str, Any] | None:

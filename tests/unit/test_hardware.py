@@ -18,11 +18,9 @@ from batchwright.hardware import (
     link_note,
     link_of,
     local_gpus,
-    over_cards,
     usable_cores,
     visible_cards,
 )
-from batchwright.rundir.telemetry import GpuReading
 
 UUIDS = ["GPU-11aa", "GPU-11bb", "GPU-22cc", "GPU-33dd"]
 NO_DRIVER = not Path("/proc/driver/nvidia").exists()
@@ -93,19 +91,6 @@ def test_visible_cards_are_those_that_cuda_shows(asked: str | None, shown: list[
     assert visible_cards(asked, UUIDS) == shown
 
 
-def test_a_workers_cards_become_one_reading() -> None:
-    one, two = GpuReading(0.5, 100, 300.0), GpuReading(1.0, 300, 500.0)
-    assert over_cards([one, two]) == GpuReading(0.75, 300, 400.0)
-    slice_of_a_card = GpuReading(None, 70, None)
-    assert over_cards([slice_of_a_card]) == slice_of_a_card
-    assert over_cards([one, slice_of_a_card]) == GpuReading(0.5, 100, 300.0)
-
-
-def test_nothing_known_is_no_reading() -> None:
-    assert over_cards([]) is None
-    assert over_cards([GpuReading(None, None, None)]) is None
-
-
 @pytest.mark.parametrize(
     ("share", "cores"),
     [
@@ -126,8 +111,8 @@ def test_a_container_has_its_share_of_the_cores(share: str, cores: int) -> None:
 def test_a_machine_without_a_driver_has_no_cards() -> None:
     assert local_gpus() is None
     read = gpu_sampler({"tensor_parallel_size": 2})
-    assert read() is None
-    assert read() is None
+    assert read(()) == ()
+    assert read(()) == ()
 
 
 @pytest.mark.skipif(NO_DRIVER, reason="there is no NVIDIA driver here")
@@ -136,7 +121,6 @@ def test_a_machine_with_a_driver_has_cards(monkeypatch: pytest.MonkeyPatch) -> N
     found = local_gpus()
     assert found is not None
     assert len(found.links) == found.count * (found.count - 1) // 2
-    reading = gpu_sampler({})()
-    assert reading is not None
+    (reading,) = gpu_sampler({})(())
     assert reading.memory_bytes is not None
     assert 0 <= reading.memory_bytes <= found.memory_bytes

@@ -71,6 +71,8 @@ class EngineGauges:
         output_tokens: made since the start, also those of rows that are not finished.
         drafted_tokens: proposed by speculative decoding since the start.
         accepted_tokens: of those, the ones that the model itself would have made.
+        prefix_tokens: of prompts that the prefix cache was asked for since the start.
+        prefix_hit_tokens: of those, the ones that it had.
     """
 
     running: int = 0
@@ -82,6 +84,8 @@ class EngineGauges:
     output_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    prefix_tokens: int = 0
+    prefix_hit_tokens: int = 0
 
 
 class Engine(Protocol):

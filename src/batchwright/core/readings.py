@@ -13,6 +13,9 @@ from batchwright.core.ports import EngineGauges
 
 INFER, PREPARE = "infer", "prepare"
 
+# The phase of a worker that is about to leave: its engine is stopped, its last parts are written.
+STOPPING = "stopping"
+
 
 @dataclass(frozen=True, slots=True)
 class CardReading:
@@ -68,6 +71,8 @@ class HostReading:
         net_sent_bytes: grows.
         shm_bytes: in use in `/dev/shm`.
         shm_total_bytes: its size.
+        run_disk_free_bytes: on the disk that holds the run directory, where that is a folder.
+        run_disk_total_bytes: size of that disk.
     """
 
     cores: int
@@ -80,6 +85,8 @@ class HostReading:
     net_sent_bytes: int | None = None
     shm_bytes: int | None = None
     shm_total_bytes: int | None = None
+    run_disk_free_bytes: int | None = None
+    run_disk_total_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +172,8 @@ class Reading:
         prompt_tokens: of these rows; grows.
         cached_tokens: of these, saved by the prefix cache; grows.
         completion_tokens: of these rows; grows.
+        restarts: engines that died and were started again; grows.
+        kv_peak: the most of the KV cache that was in use since the reading before.
         engine: its gauges; their counters start again with an engine that was restarted.
     """
 
@@ -177,6 +186,8 @@ class Reading:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    restarts: int = 0
+    kv_peak: float = 0.0
     engine: EngineGauges | None = None
     feed: FeedReading | None = None
     prepare: PrepareReading | None = None

@@ -102,7 +102,9 @@ def total_curve(curves: Sequence[Curve], places: int, name: str) -> Curve:
         for (start, _), (end, value) in zip(curve.points, curve.points[1:], strict=False)
         if value is not None
     ]
-    return spread_out([(start, end, value * (end - start)) for start, end, value in spans], places, name)
+    return spread_out(
+        [(start, end, value * (end - start)) for start, end, value in spans], places, name
+    )
 
 
 def spread_out(spans: Sequence[tuple[float, float, float]], places: int, name: str) -> Curve:

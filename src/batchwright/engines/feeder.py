@@ -127,6 +127,16 @@ class Supervisor:
         """Rows that were submitted and have no outcome yet."""
         return len(self._waiting) + len(self._flights) + len(self._accused)
 
+    @property
+    def cap(self) -> int:
+        """Rows that the engine should hold by now."""
+        return self._policy.max_num_seqs
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Rows that the engine may run at the same time."""
+        return self._full_policy.max_num_seqs
+
     def start(self) -> EngineInfo:
         """Start the engine. A first start that fails is not tried again."""
         self._engine = self._make_engine()

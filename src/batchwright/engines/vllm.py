@@ -153,6 +153,8 @@ class VllmEngine:
             output_tokens=readings.output_tokens,
             drafted_tokens=readings.drafted_tokens,
             accepted_tokens=readings.accepted_tokens,
+            prefix_tokens=readings.prefix_tokens,
+            prefix_hit_tokens=readings.prefix_hit_tokens,
         )
 
     def stop(self) -> None:

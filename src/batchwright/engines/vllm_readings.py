@@ -23,6 +23,8 @@ class Readings:
         self.output_tokens = 0
         self.drafted_tokens = 0
         self.accepted_tokens = 0
+        self.prefix_tokens = 0
+        self.prefix_hit_tokens = 0
 
     def watch(self, engine: Any) -> None:
         """Read every step of an LLMEngine from now on, in place of its own statistics."""
@@ -48,6 +50,10 @@ class Readings:
             if drafts is not None:
                 self.drafted_tokens += drafts.num_draft_tokens
                 self.accepted_tokens += drafts.num_accepted_tokens
+            prefixes = getattr(scheduler, "prefix_cache_stats", None)
+            if prefixes is not None:  # of this step
+                self.prefix_tokens += prefixes.queries
+                self.prefix_hit_tokens += prefixes.hits
         for output in outputs:
             self.output_tokens += len(output.new_token_ids)
             if output.prefill_stats is not None:  # with the row's first token, once

@@ -18,9 +18,7 @@ def promises(facts: ReportFacts) -> tuple[Block, ...]:
     blocks: list[Block] = []
     if facts.pilot is not None and facts.state == "finished":
         hours, took = facts.pilot.hours, facts.cost.hours
-        words = (
-            f"The pilot said {in_words(hours.low)} to {in_words(hours.high)}; it took {in_words(took)}"
-        )
+        words = f"The pilot said {in_words(hours.low)} to {in_words(hours.high)}; it took {in_words(took)}"
         svg = draw_interval(hours.low, hours.high, took, words)
         blocks.append(Figures((Figure(words, svg, (), "bar: the interval; mark: the truth"),)))
     head = ("what", "by", "promised", "measured" if facts.state == "finished" else "so far")
@@ -67,7 +65,12 @@ def _of_plan(facts: ReportFacts) -> list[_Row]:
     if plan is None:
         return []
     return [
-        ("time of the whole job", "plan", in_words(plan.prediction.hours), in_words(facts.cost.hours)),
+        (
+            "time of the whole job",
+            "plan",
+            in_words(plan.prediction.hours),
+            in_words(facts.cost.hours),
+        ),
         ("rows/s", "plan", f"{plan.prediction.rows_per_s:,.1f}", _rows_per_s(facts)),
     ]
 

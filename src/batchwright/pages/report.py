@@ -86,7 +86,9 @@ def _findings(findings: Sequence[Finding] | None) -> tuple[Block, ...]:
 
 def _card(finding: Finding) -> Card:
     whose = (("worker", finding.worker),) if finding.worker else ()
-    gain = () if finding.gain is None else (("would save", f"about {finding.gain:.0%} of the time"),)
+    gain = (
+        () if finding.gain is None else (("would save", f"about {finding.gain:.0%} of the time"),)
+    )
     return Card(
         weight=finding.weight.value,
         badge=_BADGES[finding.weight],
@@ -129,7 +131,9 @@ def _cost(facts: ReportFacts) -> list[tuple[str, str, str]]:
         return []
     name = "GPU time" if cost.on_cards else "engine time"
     tiles = [(name, in_words(cost.card_hours), f"{len(facts.workers):,} workers in all")]
-    price = "give plan.usd_per_gpu_hour" if cost.usd is None else f"at ${cost.usd_per_card_hour:g}/h"
+    price = (
+        "give plan.usd_per_gpu_hour" if cost.usd is None else f"at ${cost.usd_per_card_hour:g}/h"
+    )
     shown_cost = "price not given" if cost.usd is None else f"${cost.usd:,.2f}"
     return [*tiles, ("cost", shown_cost, price)] if cost.on_cards or cost.usd else tiles
 
@@ -147,7 +151,9 @@ def _speeds(facts: ReportFacts) -> list[tuple[str, str, str]]:
         tiles.append(("cut at max_tokens", f"{facts.truncated:,}", _share(facts.truncated, done)))
     balance = facts.balance
     if balance is not None and balance.share_of_limit is not None:
-        tiles.append(("of the hardware's limit", f"{balance.share_of_limit:.0%}", "start-up included"))
+        tiles.append(
+            ("of the hardware's limit", f"{balance.share_of_limit:.0%}", "start-up included")
+        )
     return tiles
 
 
@@ -172,7 +178,9 @@ def _charts(facts: ReportFacts) -> tuple[Block, ...]:
     figures = tuple(_figure(chart) for chart in facts.charts)
     note = "Across: time since the first worker started. A gap in a line: nothing was noted."
     if any("by chunks" in chart.title for chart in facts.charts):
-        note += " There is no telemetry of this run: the line is made from when chunks were committed."
+        note += (
+            " There is no telemetry of this run: the line is made from when chunks were committed."
+        )
     return Figures(figures), Words((note,))
 
 
@@ -242,7 +250,11 @@ def _lengths(facts: ReportFacts) -> tuple[Block, ...]:
     for name, found in (("Prompt tokens", lengths.prompts), ("Output tokens", lengths.outputs)):
         if not found.rows:
             continue
-        figures.append(Figure(f"{name} per row", draw_columns(found, name), (), "tokens, logarithmic; up: rows"))
+        figures.append(
+            Figure(
+                f"{name} per row", draw_columns(found, name), (), "tokens, logarithmic; up: rows"
+            )
+        )
         table.append((name, *(f"{found.quantile(share):,}" for share in (0.5, 0.9, 0.99)),
                       f"{found.longest:,}", f"{found.mean:,.1f}"))  # fmt: skip
     head = ("", "p50", "p90", "p99", "longest", "mean")
@@ -274,7 +286,12 @@ def _plan(facts: ReportFacts) -> tuple[Block, ...]:
     if plan is None:
         return ()
     notes = [Words(plan.notes, listed=True)] if plan.notes else []
-    return (Words(tuple(headline(plan))), plan_settings(plan), Words(tuple(limit_lines(plan)[:2])), *notes)
+    return (
+        Words(tuple(headline(plan))),
+        plan_settings(plan),
+        Words(tuple(limit_lines(plan)[:2])),
+        *notes,
+    )
 
 
 def _settings(facts: ReportFacts) -> tuple[Block, ...]:

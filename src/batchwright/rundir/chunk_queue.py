@@ -73,6 +73,15 @@ class ChunkQueue:
         """Whether all rows were in chunks at the last look."""
         return self._state.ordered
 
+    @property
+    def more_to_come(self) -> bool:
+        """Whether there are chunks that nobody has claimed, or will be, by the last look.
+
+        Those that others hold are not counted: who waits for them waits at the end.
+        """
+        complete = self._state.ordered or (self._pilot_only and bool(self._state.pilot))
+        return bool(self._untouched) or not complete
+
     def finished(self) -> bool:
         """Whether every chunk there will ever be has a receipt, by the last look."""
         if not self._state.ordered or self._untouched or self._claimed_by_others:

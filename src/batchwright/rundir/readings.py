@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import cache
+from typing import Any
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from batchwright.core.readings import Reading
+from batchwright.core.readings import STOPPING, Reading
 from batchwright.rundir import layout
 from batchwright.rundir.storage import Storage
 
@@ -17,7 +19,20 @@ _ENDING = ".jsonl"
 
 def reading_line(reading: Reading) -> bytes:
     """A reading as a line; what nobody could tell is left out."""
-    return orjson.dumps(_known(asdict(reading))) + b"\n"
+    return orjson.dumps(plain_reading(reading)) + b"\n"
+
+
+def plain_reading(reading: Reading) -> dict[str, Any]:
+    """A reading as plain values; what nobody could tell is left out."""
+    return {name: _known(one) for name, one in asdict(reading).items() if one is not None}
+
+
+def reading_from(values: object) -> Reading | None:
+    """The reading of plain values; None if they are none."""
+    try:
+        return _adapter().validate_python(values)
+    except ValidationError:
+        return None
 
 
 def read_readings(storage: Storage) -> dict[str, list[Reading]]:
@@ -25,9 +40,10 @@ def read_readings(storage: Storage) -> dict[str, list[Reading]]:
 
     A line that is torn is left out: of a worker that was killed, or that is writing just now.
     """
-    names = [name for name in storage.names(layout.TELEMETRY) if name.endswith(_ENDING)]
-    workers = [name.removesuffix(_ENDING) for name in names]
-    return {worker: worker_readings(storage, worker) for worker in workers}
+    names = storage.names(layout.TELEMETRY)
+    workers = {name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING)}
+    workers.update(storage.folders(layout.TELEMETRY))  # of pieces, in an object store
+    return {worker: worker_readings(storage, worker) for worker in sorted(workers)}
 
 
 def worker_readings(storage: Storage, worker: str) -> list[Reading]:
@@ -56,10 +72,26 @@ def newest_readings(storage: Storage, worker: str, size: int) -> list[Reading]:
     return [one for one in found if one is not None]
 
 
+def gpu_of(readings: Iterable[Reading]) -> tuple[float | None, int | None]:
+    """Mean use of the cards while an engine was up, and the most memory in use on one of them.
+
+    Args:
+        readings: of one worker or several; each stands for the same time of one worker.
+
+    Returns:
+        None for what no card told.
+    """
+    up = [one for one in readings if one.engine is not None and one.phase != STOPPING]
+    cards = [card for one in up for card in one.cards]
+    uses = [card.use for card in cards if card.use is not None]
+    memories = [card.memory_bytes for card in cards if card.memory_bytes is not None]
+    return sum(uses) / len(uses) if uses else None, max(memories, default=None)
+
+
 def _parsed(line: bytes) -> Reading | None:
     try:
-        return _adapter().validate_python(orjson.loads(line))
-    except (orjson.JSONDecodeError, ValidationError):
+        return reading_from(orjson.loads(line))
+    except orjson.JSONDecodeError:
         return None
 
 

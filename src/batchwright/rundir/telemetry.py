@@ -1,85 +1,81 @@
-"""What a worker has done: counters for its heartbeat, and a line a second for later."""
+"""What a worker has done: counters for its heartbeat, and a reading every two seconds for later."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any
 
-import orjson
-
+from batchwright.core.errors import StorageError
 from batchwright.core.outcomes import Outcome
-from batchwright.core.ports import Clock, EngineGauges
+from batchwright.core.readings import Reading
 from batchwright.rundir import layout
+from batchwright.rundir.readings import plain_reading, reading_line
 from batchwright.rundir.storage import Storage
 
-EVERY_S = 1.0
+EVERY_S = 2.0
 
-
-class GpuReading(NamedTuple):
-    """One card, or the cards of one worker, at one moment; None is what the driver does not tell.
-
-    Attributes:
-        use: share of the last moments in which the card worked; of several cards, the mean.
-        memory_bytes: in use on the card by whomever; of several cards, the most.
-        power_w: of one card; of several, the mean.
-    """
-
-    use: float | None
-    memory_bytes: int | None
-    power_w: float | None
-
-    def as_json(self) -> dict[str, float]:
-        """What is known, by the names that it has in a line."""
-        named = {
-            "gpu_use": self.use,
-            "gpu_memory_bytes": self.memory_bytes,
-            "gpu_power_w": self.power_w,
-        }
-        return {name: value for name, value in named.items() if value is not None}
-
-
-def gpu_of(lines: Iterable[Mapping[str, Any]]) -> tuple[float | None, int | None]:
-    """Mean use of the cards and the most memory in use on one of them; None if not known.
-
-    Args:
-        lines: of one worker or several; each stands for a second of one worker.
-    """
-    uses: list[float] = []
-    memories: list[int] = []
-    for line in lines:
-        if "gpu_use" in line:
-            uses.append(float(line["gpu_use"]))
-        if "gpu_memory_bytes" in line:
-            memories.append(int(line["gpu_memory_bytes"]))
-    return sum(uses) / len(uses) if uses else None, max(memories, default=None)
+# A driver or a disk that hangs must not keep a worker from leaving.
+LEAVE_S = 5.0
 
 
 class Telemetry:
-    """Appends a worker's totals and its engine's gauges to `telemetry/`, once a second."""
+    """Appends readings to `telemetry/<worker>.jsonl`, from a thread of its own.
 
-    def __init__(self, storage: Storage, worker: str, clock: Clock) -> None:
+    Neither the driver of a card, which takes its time to answer, nor a slow disk stops whoever
+    feeds the engine. One reading is made at the start, one at the end, and one when told so.
+
+    Args:
+        storage: of the run.
+        worker: its name.
+        read: makes a reading; called by the thread, and at the end by whoever leaves.
+        every_s: seconds from one to the next.
+    """
+
+    def __init__(
+        self, storage: Storage, worker: str, read: Callable[[], Reading], every_s: float = EVERY_S
+    ) -> None:
         self._storage = storage
         self._path = layout.telemetry(worker)
-        self._clock = clock
-        self._read_at = float("-inf")
-        self._read_gpus: Callable[[], GpuReading | None] | None = None
+        self._read = read
+        self._every_s = every_s
+        self._done = False
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+        self._newest: Reading | None = None
 
-    def watch_gpus(self, read: Callable[[], GpuReading | None]) -> None:
-        """Note the cards too from now on; `read` is called once a second in the same thread."""
-        self._read_gpus = read
+    def __enter__(self) -> Telemetry:
+        self._thread.start()
+        return self
 
-    def read(self, tally: Tally, gauges: EngineGauges) -> None:
-        """Append a line if it is time for one."""
-        now = self._clock.monotonic()
-        if now - self._read_at < EVERY_S:
-            return
-        self._read_at = now
-        line = {"at": self._clock.now(), **tally.totals(), **dataclasses.asdict(gauges)}
-        cards = self._read_gpus() if self._read_gpus is not None else None
-        if cards is not None:
-            line |= cards.as_json()
-        self._storage.append(self._path, orjson.dumps(line) + b"\n")
+    def __exit__(self, *_: object) -> None:
+        self._done = True
+        self._wake.set()
+        self._thread.join(LEAVE_S)
+        if not self._thread.is_alive():
+            self._note()
+
+    def soon(self) -> None:
+        """Make a reading now: something has changed."""
+        self._wake.set()
+
+    def as_json(self) -> dict[str, Any] | None:
+        """The newest reading as plain values, for the heartbeat; None before the first."""
+        return None if self._newest is None else plain_reading(self._newest)
+
+    def _run(self) -> None:
+        while not self._done:
+            self._note()
+            self._wake.wait(self._every_s)
+            self._wake.clear()
+
+    def _note(self) -> None:
+        reading = self._read()
+        self._newest = reading
+        # A full disk is met by the work itself too, which knows what to do.
+        with contextlib.suppress(StorageError):
+            self._storage.append(self._path, reading_line(reading))
 
 
 class Tally:
@@ -91,18 +87,21 @@ class Tally:
         self._committed = 0
         self._tokens = 0
         self._prompt_tokens = 0
+        self._cached_tokens = 0
 
     def add(self, outcome: Outcome, prompt_tokens: int) -> None:
         """Count a row that came out of the engine."""
         self._finished += 1
         self._tokens += outcome.num_output_tokens
         self._prompt_tokens += prompt_tokens
+        self._cached_tokens += outcome.cached_tokens
 
     def totals(self) -> dict[str, int]:
         """What has come out of the engine since this worker began."""
         return {
             "rows": self._finished,
             "prompt_tokens": self._prompt_tokens,
+            "cached_tokens": self._cached_tokens,
             "completion_tokens": self._tokens,
         }
 
