@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ from batchwright.core.errors import FAILURE_CODES, JobError
 from batchwright.core.pilot import PilotReport
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
+from batchwright.core.report import ReportFacts
 from batchwright.core.stores import LoadCounts
 from batchwright.deliver import (
     Summary,
@@ -50,6 +52,7 @@ from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import with_counted
 from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.survey import survey
+from batchwright.telling import write_report
 from batchwright.write.verify import Verification, verify_parts
 
 Watch = Callable[[Progress], None]
@@ -240,6 +243,19 @@ def status(
     workers = with_counted(Roster(storage).read(), state.receipts.values())
     rows = [{"name": name, **one} for name, one in workers.items()]
     return state.counts(), rows, load_counts(storage)
+
+
+def report(run_dir: Location, page: Path | None = None) -> tuple[ReportFacts, Location]:
+    """Write the report of a run, finished or not, as one HTML page.
+
+    Args:
+        run_dir: the run.
+        page: file to write; `report.html` in the run directory unless given.
+
+    Returns:
+        What the page tells, and where it is.
+    """
+    return write_report(*open_run(run_dir), page)
 
 
 def open_run(run_dir: Location) -> tuple[Storage, Manifest, Job]:

@@ -12,7 +12,6 @@ from batchwright.core.readings import Reading
 from batchwright.core.records import Receipt
 from batchwright.core.report import Chart, Lengths
 from batchwright.core.series import (
-    Curve,
     Value,
     few,
     gauge_curve,
@@ -51,23 +50,38 @@ def card_power_w(reading: Reading) -> float | None:
     return sum(powers) if powers else None
 
 
+def running(reading: Reading) -> float | None:
+    """Rows that run in the engine."""
+    return None if reading.engine is None else reading.engine.running
+
+
+def kv_use(reading: Reading) -> float | None:
+    """Share of the KV cache in use."""
+    return None if reading.engine is None else reading.engine.kv_use
+
+
+def starved_s(reading: Reading) -> float | None:
+    """Seconds without a prepared row so far."""
+    return None if reading.feed is None else reading.feed.starved_s
+
+
+def cpu_use(reading: Reading) -> float | None:
+    """Share of the machine's cores in use."""
+    return None if reading.node is None else reading.node.cpu_use
+
+
 # Title, unit, what is read, and whether it grows.
 _CURVES: tuple[tuple[str, str, Value, bool], ...] = (
     ("Rows", "rows/s", lambda one: one.rows, True),
     ("Output tokens", "tokens/s", lambda one: one.completion_tokens, True),
     ("Prompt tokens", "tokens/s", lambda one: one.prompt_tokens, True),
-    ("Rows running in the engine", "rows", lambda one: one.engine and one.engine.running, False),
-    ("KV cache in use", "share", lambda one: one.engine and one.engine.kv_use, False),
+    ("Rows running in the engine", "rows", running, False),
+    ("KV cache in use", "share", kv_use, False),
     ("GPUs busy", "share", card_use, False),
     ("GPU power", "W", card_power_w, False),
-    (
-        "No prepared row at hand",
-        "share",
-        lambda one: None if one.feed is None else one.feed.starved_s,
-        True,
-    ),
-    ("CPU of the machine in use", "share", lambda one: one.node and one.node.cpu_use, False),
-)  # fmt: skip
+    ("No prepared row at hand", "share", starved_s, True),
+    ("CPU of the machine in use", "share", cpu_use, False),
+)
 
 
 def charts(workers: Sequence[Watched], receipts: Iterable[Receipt], since: float) -> list[Chart]:

@@ -16,7 +16,7 @@ from batchwright.core.losses import EngineTime
 from batchwright.core.records import Chunk, Receipt
 from batchwright.core.report import Cost, ReportFacts, SlowChunk, Times, WorkerFacts
 from batchwright.equipment import engines_per_gpu, gpus_per_replica
-from batchwright.progress import expected_rows
+from batchwright.progress import expected_rows, with_engines
 from batchwright.reported_rows import failures, row_lengths
 from batchwright.reported_time import MOST_READINGS, Watched, WorkDone, charts, time_balance
 from batchwright.rundir import layout
@@ -105,12 +105,9 @@ def _workers(
     roster: Mapping[str, Mapping[str, Any]], engine_starts: Mapping[str, float]
 ) -> list[_Worker]:
     """Those with an engine, in the order in which they started."""
-    infer = {
-        name: one for name, one in roster.items() if one.get("role") == "infer" and "at" in one
-    }
-    ordered = sorted(infer.items(), key=lambda item: (float(item[1].get("started", 0)), item[0]))
     found = []
-    for number, (worker, heartbeat) in enumerate(ordered, 1):
+    for worker, number in with_engines(roster).items():
+        heartbeat = roster[worker]
         ended_at = float(heartbeat["at"])
         began_at = float(heartbeat.get("started", ended_at))
         engine = EngineTime(began_at, engine_starts.get(worker), ended_at)

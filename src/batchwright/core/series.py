@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 
 from batchwright.core.readings import Reading
@@ -45,7 +46,7 @@ def rate_curve(
     picked = _spread(known, most + 1)
     points: list[Point] = []
     gap_s = _gap_s([at for at, _ in picked])
-    for (before, low), (at, high) in zip(picked, picked[1:], strict=False):
+    for (before, low), (at, high) in pairwise(picked):
         seconds = at - before
         grown = high - low if high >= low else high
         away = seconds > gap_s
@@ -90,7 +91,7 @@ def _spread(known: list[tuple[float, float]], most: int) -> list[tuple[float, fl
 
 
 def _gap_s(times: Sequence[float]) -> float:
-    steps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(times)]
     return max(LEAST_GAP_S, GAP_INTERVALS * median(steps)) if steps else LEAST_GAP_S
 
 

@@ -24,11 +24,11 @@ def promises(facts: ReportFacts) -> tuple[Block, ...]:
     head = ("what", "by", "promised", "measured" if facts.state == "finished" else "so far")
     blocks.append(Table(head, tuple(rows), frozenset({2, 3})))
     if facts.pilot is not None:
-        words = (
+        note = (
             "The interval is meant to hold the truth in 80 of 100 jobs. Time and cost of other "
             "starts of the same run count in what was measured.",
         )
-        blocks.append(Words(words))
+        blocks.append(Words(note))
     return tuple(blocks)
 
 

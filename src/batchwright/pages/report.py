@@ -130,12 +130,17 @@ def _cost(facts: ReportFacts) -> list[tuple[str, str, str]]:
     if not cost.card_hours:
         return []
     name = "GPU time" if cost.on_cards else "engine time"
-    tiles = [(name, in_words(cost.card_hours), f"{len(facts.workers):,} workers in all")]
+    tiles = [(name, in_words(cost.card_hours), f"of {_worker_count(facts)}")]
     price = (
         "give plan.usd_per_gpu_hour" if cost.usd is None else f"at ${cost.usd_per_card_hour:g}/h"
     )
     shown_cost = "price not given" if cost.usd is None else f"${cost.usd:,.2f}"
     return [*tiles, ("cost", shown_cost, price)] if cost.on_cards or cost.usd else tiles
+
+
+def _worker_count(facts: ReportFacts) -> str:
+    count = len(facts.workers)
+    return f"{count:,} worker{'' if count == 1 else 's'}"
 
 
 def _speeds(facts: ReportFacts) -> list[tuple[str, str, str]]:
@@ -195,7 +200,8 @@ def _balance(facts: ReportFacts) -> tuple[Block, ...]:
     if found is None:
         return ()
     parts = tuple((one.name, one.seconds, _seconds(one.seconds)) for one in found.parts)
-    total = f"{_seconds(found.total_s)} of {len(facts.workers):,} workers, from start to end."
+    total = f"{_seconds(found.total_s)} of {_worker_count(facts)}, from start to end."
+    words: tuple[str, ...]
     if found.share_of_limit is None:
         words = (
             total,
@@ -229,7 +235,7 @@ def _times(facts: ReportFacts) -> tuple[Block, ...]:
     blocks: list[Block] = [Table(head, rows, frozenset(range(1, 5))), Words(words)]
     if facts.slow_rows:
         slow = tuple((f"{row:,}", _seconds(seconds)) for row, seconds in facts.slow_rows)
-        blocks.append(Table(("slowest rows", "time"), slow, frozenset({0, 1})))
+        blocks.append(Table(("slowest rows", "time"), slow, frozenset({1})))
     if facts.slow_chunks:
         chunks = tuple(
             (one.name, one.worker, f"{one.rows:,}", _seconds(one.seconds),

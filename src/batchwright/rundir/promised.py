@@ -21,9 +21,10 @@ def read_plan(storage: Storage) -> Plan | None:
         return None
     body = {**found, "prediction": found.get("predicted")}
     try:
-        return _adapter(Plan).validate_python(body)
+        plan: Plan = _adapter(Plan).validate_python(body)
     except ValidationError:
         return None
+    return plan
 
 
 def read_pilot(storage: Storage) -> PilotReport | None:
