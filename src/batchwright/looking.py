@@ -123,7 +123,7 @@ class Onlooker:
         self._state = RunState(storage)
         self._roster = Roster(storage)
         self._paces: dict[str, _Pace] = {}
-        self._failures: deque[FailureLook] = deque(maxlen=FAILURES_KEPT)
+        self._failures: dict[int, FailureLook] = {}  # oldest first
         self._known: set[str] = set()
 
     def look(self) -> Look:
@@ -159,7 +159,7 @@ class Onlooker:
             phase=phase,
             is_finished=is_finished,
             workers=tuple(workers),
-            failures=tuple(self._failures),
+            failures=tuple(self._failures.values())[::-1],
         )
 
     def _worker(self, name: str, number: int, heartbeat: Mapping[str, Any]) -> WorkerLook:
@@ -195,7 +195,10 @@ class Onlooker:
         newest = sorted(fresh.values(), key=_finished_at)[-PARTS_AT_ONCE:]
         for receipt in newest:
             for code, one in examples_of(self._storage, receipt):
-                self._failures.appendleft(FailureLook(one.row, code, one.message))
+                self._failures.pop(one.row, None)  # it was run again
+                self._failures[one.row] = FailureLook(one.row, code, one.message)
+        for row in list(self._failures)[:-FAILURES_KEPT]:
+            del self._failures[row]
 
 
 def _finished_at(receipt: Receipt) -> float:

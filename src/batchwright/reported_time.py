@@ -116,7 +116,7 @@ def time_balance(
 ) -> Balance | None:
     """Where the time of all engines went; None before the first of them."""
     total_s = sum(one.time.seconds for one in workers)
-    if not total_s or not any(one.time.up_at for one in workers):
+    if not total_s or not any(one.time.up_at is not None for one in workers):
         return None
     mean = lengths.prompts.mean + lengths.outputs.mean / 2
     losses = [engine_losses(one.time, one.readings, mean) for one in workers]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from batchwright.looking import Look, WorkerLook
 
 # Lines that are taken by what stands above and below the workers.
-_FRAME_LINES = 9
+_FRAME_LINES = 10
 _FAILURES = 4
 
 _COLUMNS = ("", "phase", "rows/s", "tokens/s", "run/wait/cap", "KV", "preempt", "starved", "seen")
@@ -33,17 +33,27 @@ def dashboard(look: Look, height: int, width: int) -> Group:
         width: columns that there are.
     """
     room = max(1, height - _FRAME_LINES - min(len(look.failures), _FAILURES))
-    with_cards = any(_cards(one) for one in look.workers)
-    lines_each = 2 if with_cards and 2 * len(look.workers) <= room else 1
-    shown = look.workers[: room // lines_each] if len(look.workers) > room else look.workers
+    shown = look.workers[:room]
     parts: list[RenderableType] = _head(look, width)
     if shown:
-        parts += [Text(), _workers(shown, width, with_cards=lines_each == 2)]
-    hidden = len(look.workers) - len(shown)
-    if hidden:
-        parts.append(Text(f"and {hidden:,} more workers", style="dim"))
+        parts += [Text(), _workers(shown, width)]
+    if len(look.workers) > len(shown):
+        parts.append(Text(f"and {len(look.workers) - len(shown):,} more workers", style="dim"))
+    with_cards = [one for one in look.workers if _cards(one)]
+    if with_cards and len(look.workers) + len(with_cards) + 1 <= room:
+        lines = (f"{_name(one)}  {cards_line(_cards(one))}" for one in with_cards)
+        parts += [Text(), *(_cut(line) for line in lines)]
     parts += _failures(look)
     return Group(*parts)
+
+
+def _cut(line: str) -> Text:
+    """A line that ends where the terminal does."""
+    return Text(line, no_wrap=True, overflow="ellipsis")
+
+
+def _name(one: WorkerLook) -> str:
+    return f"worker {one.number}" if one.number else "prepare"
 
 
 def _head(look: Look, width: int) -> list[RenderableType]:
@@ -64,7 +74,7 @@ def _head(look: Look, width: int) -> list[RenderableType]:
     lines = [" · ".join(fates)]
     if not look.is_finished:
         lines.insert(0, f"{look.rows_per_s:,.1f} rows/s · {look.tokens_per_s:,.0f} tokens/s")
-    return [title, bar, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines)]
+    return [title, bar, *map(_cut, lines)]
 
 
 def _phase_style(look: Look) -> str:
@@ -73,7 +83,7 @@ def _phase_style(look: Look) -> str:
     return "cyan" if look.is_running else "red"
 
 
-def _workers(workers: Sequence[WorkerLook], width: int, *, with_cards: bool) -> Table:
+def _workers(workers: Sequence[WorkerLook], width: int) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     for name in _COLUMNS:
         left = name in ("", "phase")
@@ -81,13 +91,11 @@ def _workers(workers: Sequence[WorkerLook], width: int, *, with_cards: bool) -> 
     for one in workers:
         style = "red" if one.is_silent else ""
         table.add_row(*_cells(one, width), style=style)
-        if with_cards and _cards(one):
-            table.add_row("", Text(cards_line(_cards(one)), style="dim"))
     return table
 
 
 def _cells(one: WorkerLook, width: int) -> tuple[str, ...]:
-    name = f"worker {one.number}" if one.number else "prepare"
+    name = _name(one)
     phase = one.phase if width >= 100 or len(one.phase) <= 12 else f"{one.phase[:11]}…"
     seen = f"{one.age_s:.0f} s" if one.age_s < 120 else duration(one.age_s)
     reading = one.reading
@@ -141,8 +149,7 @@ def _failures(look: Look) -> list[RenderableType]:
     if not look.failures:
         return []
     lines = [
-        Text(f"row {one.row:,}  {one.code}  {one.message}", no_wrap=True, overflow="ellipsis")
-        for one in look.failures[:_FAILURES]
+        _cut(f"row {one.row:,}  {one.code}  {one.message}") for one in look.failures[:_FAILURES]
     ]
     return [Text(), Text("newest failures", style="dim"), *lines]
 

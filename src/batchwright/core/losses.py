@@ -54,7 +54,8 @@ class EngineTime:
     @property
     def start_up_s(self) -> float:
         """Until the engine took rows; all of the time if it never did."""
-        return min(self.seconds, max(0.0, (self.up_at or self.ended_at) - self.began_at))
+        up_at = self.ended_at if self.up_at is None else self.up_at
+        return min(self.seconds, max(0.0, up_at - self.began_at))
 
 
 def engine_losses(

@@ -75,12 +75,14 @@ def shown(value: float, unit: str, top: float) -> str:
 def _top_of(chart: Chart) -> float:
     highest = max((value for curve in chart.curves for value in curve.known), default=0.0)
     if chart.unit == "share":
-        return 1.0 if highest > 0.25 else max(0.01, _nice(highest))
-    return _nice(highest) if highest else 1.0
+        return 1.0 if highest > 0.25 or not highest else max(0.01, _nice(highest))
+    return _nice(highest)
 
 
 def _nice(value: float) -> float:
     """The next round number; its half is one too."""
+    if value <= 0:
+        return 1.0
     size = 10.0 ** math.floor(math.log10(value))
     return next(step * size for step in (1, 2, 4, 6, 8, 10) if step * size >= value)
 
