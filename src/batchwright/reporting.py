@@ -54,10 +54,55 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
     Memory does not grow with the rows: of many parts some stand for all, and the report says so.
     """
     state = read_state(storage)
-    counts = state.counts()
     receipts = list(state.receipts.values())
     roster = Roster(storage).read()
     workers = _workers(roster, _engine_starts(storage))
+    waste = wasted(with_counted(roster, receipts).values(), complete=state.counts().complete)
+    return ReportFacts(
+        run_dir=str(storage.location),
+        source=manifest.job["input"]["path"],
+        state=_run_state(storage, roster, job.run.lease_s),
+        task=job.task,
+        makes_text=job.task_settings().makes_text,
+        began_at=min([one.time.began_at for one in workers], default=0.0),
+        ended_at=max([one.time.ended_at for one in workers], default=0.0),
+        **_counts(state, manifest, job),
+        wasted_rows=waste.rows,
+        busy_s=state.busy_s(),
+        cost=_cost(workers, manifest, job),
+        workers=_worker_facts(workers, receipts, job.run.lease_s),
+        times=_times(receipts),
+        **_over_time(storage, job, state, workers),
+        failures=failures(storage, state),
+        slow_chunks=_slow_chunks(state, workers),
+        slow_rows=_slow_rows(receipts),
+        pilot=read_pilot(storage),
+        settings=changed_settings(manifest.job),
+        engine_options={**manifest.planned, **job.engine.options},
+        versions=_versions(manifest, workers),
+    )
+
+
+def _counts(state: RunState, manifest: Manifest, job: Job) -> dict[str, int]:
+    """The rows by fate and their tokens, by the names that the facts have."""
+    counts = state.counts()
+    return {
+        "rows": counts.rows,
+        "rows_expected": expected_rows(state, counts, manifest, job),
+        "ok": counts.ok,
+        "failed": counts.failed,
+        "rejected": counts.rejected,
+        "truncated": counts.truncated,
+        "prompt_tokens": counts.prompt_tokens,
+        "output_tokens": counts.completion_tokens,
+    }
+
+
+def _over_time(
+    storage: Storage, job: Job, state: RunState, workers: Sequence[_Worker]
+) -> dict[str, Any]:
+    """What comes of the telemetry and of the rows' lengths, by the names that the facts have."""
+    receipts = list(state.receipts.values())
     began_at = min([one.time.began_at for one in workers], default=0.0)
     watched = [
         Watched(one.name, one.time, thinned_readings(storage, one.worker, MOST_READINGS))
@@ -65,40 +110,13 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
     ]
     lengths = row_lengths(storage, receipts)
     plan = read_plan(storage)
-    work = WorkDone(counts.ok, job.sampling.n or 1, _best_cached_share(storage))
-    return ReportFacts(
-        run_dir=str(storage.location),
-        source=manifest.job["input"]["path"],
-        state=_run_state(storage, roster, job.run.lease_s),
-        task=job.task,
-        makes_text=job.task_settings().makes_text,
-        began_at=began_at,
-        ended_at=max([one.time.ended_at for one in workers], default=0.0),
-        rows=counts.rows,
-        rows_expected=expected_rows(state, counts, manifest, job),
-        ok=counts.ok,
-        failed=counts.failed,
-        rejected=counts.rejected,
-        truncated=counts.truncated,
-        prompt_tokens=counts.prompt_tokens,
-        output_tokens=counts.completion_tokens,
-        wasted_rows=wasted(with_counted(roster, receipts).values(), complete=counts.complete).rows,
-        busy_s=state.busy_s(),
-        cost=_cost(workers, manifest, job),
-        workers=_worker_facts(workers, receipts, job.run.lease_s),
-        charts=tuple(charts(watched, receipts, began_at)),
-        times=_times(receipts),
-        balance=time_balance(watched, plan, lengths, work),
-        lengths=lengths,
-        failures=failures(storage, state),
-        slow_chunks=_slow_chunks(state, workers),
-        slow_rows=_slow_rows(receipts),
-        plan=plan,
-        pilot=read_pilot(storage),
-        settings=changed_settings(manifest.job),
-        engine_options={**manifest.planned, **job.engine.options},
-        versions=_versions(manifest, workers),
-    )
+    work = WorkDone(state.counts().ok, job.sampling.n or 1, _best_cached_share(storage))
+    return {
+        "charts": tuple(charts(watched, receipts, began_at)),
+        "balance": time_balance(watched, plan, lengths, work),
+        "lengths": lengths,
+        "plan": plan,
+    }
 
 
 def _workers(
