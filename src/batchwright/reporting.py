@@ -83,7 +83,7 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
     )
 
 
-def _counts(state: RunState, manifest: Manifest, job: Job) -> dict[str, int]:
+def _counts(state: RunState, manifest: Manifest, job: Job) -> dict[str, Any]:
     """The rows by fate and their tokens, by the names that the facts have."""
     counts = state.counts()
     return {

@@ -98,13 +98,20 @@ def test_only_new_failures_are_read(run: SmallRun) -> None:
     assert (look.phase, look.is_finished, look.counts.ok) == ("finished", True, 28)
 
 
-def a_look(run: SmallRun, workers: int) -> Look:
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Look:
+    """A run with 60 workers and failures with long messages."""
+    run = answered_run(tmp_path_factory.mktemp("crowd"))
     now = time.time()
-    for number in range(workers):
+    for number in range(60):
         living(run, f"infer-{number:03d}", now - 60, 60.0 - number / 100)
-    look = onlooker(run).look()
     long = tuple(FailureLook(n, "engine_refused", "不行 " * 60) for n in range(9))
-    return replace(look, failures=long)
+    return replace(onlooker(run).look(), failures=long)
+
+
+def of(look: Look, workers: int) -> Look:
+    """The same with so many workers."""
+    return replace(look, workers=look.workers[:workers])
 
 
 def lines_of(look: Look, width: int, height: int) -> list[str]:
@@ -116,23 +123,23 @@ def lines_of(look: Look, width: int, height: int) -> list[str]:
 
 @pytest.mark.parametrize("workers", [0, 1, 4, 60])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50), (60, 10)])
-def test_it_fits_any_terminal(run: SmallRun, workers: int, width: int, height: int) -> None:
-    lines = lines_of(a_look(run, workers), width, height)
+def test_it_fits_any_terminal(crowd: Look, workers: int, width: int, height: int) -> None:
+    lines = lines_of(of(crowd, workers), width, height)
     assert len(lines) < max(height, 17)
     assert max(map(len, lines)) <= width
 
 
-def test_what_a_terminal_of_80_columns_shows(run: SmallRun) -> None:
-    text = "\n".join(lines_of(a_look(run, 2), 80, 24))
+def test_what_a_terminal_of_80_columns_shows(crowd: Look) -> None:
+    text = "\n".join(lines_of(of(crowd, 2), 80, 24))
     for wanted in (
-        "30 of 40 rows", "18 ok", "2 failed", "2 of 4 chunks", "64/3/64", "50%", "GPU", "90% busy",
+        "40 of 40 rows", "18 ok", "2 failed", "2 of 4 chunks", "64/3/64", "50%", "GPU", "90% busy",
         "75/86 GB", "600 W", "worker 3", "engine_refused", "starved", "preempt", "seen",
     ):  # fmt: skip
         assert wanted in text, f"{wanted}\n{text}"
 
 
-def test_many_workers_are_counted_where_there_is_no_room(run: SmallRun) -> None:
-    assert any("more workers" in line for line in lines_of(a_look(run, 60), 80, 24))
+def test_many_workers_are_counted_where_there_is_no_room(crowd: Look) -> None:
+    assert any("more workers" in line for line in lines_of(crowd, 80, 24))
 
 
 def test_several_cards_are_one_line() -> None:

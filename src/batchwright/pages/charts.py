@@ -23,10 +23,15 @@ _TIME_STEPS_S = (
 )  # fmt: skip
 
 
-def draw_lines(chart: Chart) -> str:
-    """One line per curve over the time since the run began; a gap where nothing is known."""
+def draw_lines(chart: Chart, end_s: float = 0.0) -> str:
+    """One line per curve over the time since the run began; a gap where nothing is known.
+
+    Args:
+        chart: what to draw.
+        end_s: where the axis ends, for several charts to have the same; later where a curve goes on.
+    """
     points = [point for curve in chart.curves for point in curve.points]
-    end = max((at for at, _ in points), default=0.0) or 1.0
+    end = max([end_s, *(at for at, _ in points)]) or 1.0
     top = _top_of(chart)
     parts = [
         _open(f"{chart.title}: {in_words(chart)}"),

@@ -180,7 +180,8 @@ def _failures(facts: ReportFacts) -> tuple[Block, ...]:
 def _charts(facts: ReportFacts) -> tuple[Block, ...]:
     if not facts.charts:
         return ()
-    figures = tuple(_figure(chart) for chart in facts.charts)
+    end_s = facts.ended_at - facts.began_at
+    figures = tuple(_figure(chart, end_s) for chart in facts.charts)
     note = "Across: time since the first worker started. A gap in a line: nothing was noted."
     if any("by chunks" in chart.title for chart in facts.charts):
         note += (
@@ -189,10 +190,10 @@ def _charts(facts: ReportFacts) -> tuple[Block, ...]:
     return Figures(figures), Words((note,))
 
 
-def _figure(chart: Chart) -> Figure:
+def _figure(chart: Chart, end_s: float) -> Figure:
     names = tuple(curve.name for curve in chart.curves)
     unit = "" if chart.unit == "share" else f", {chart.unit}"
-    return Figure(f"{chart.title}{unit}", draw_lines(chart), names if len(names) > 1 else ())
+    return Figure(f"{chart.title}{unit}", draw_lines(chart, end_s), names if len(names) > 1 else ())
 
 
 def _balance(facts: ReportFacts) -> tuple[Block, ...]:
