@@ -142,11 +142,11 @@ class Onlooker:
             for name in [*numbers, *preparers]
             if name in living
         ]
-        infer = [one for one in living.values() if one.get("role") == "infer"]
+        heard = [living[one.name] for one in workers if one.number and not one.is_silent]
         expected = expected_rows(self._state, counts, self._manifest, self._job)
-        done = rows_done(counts, infer, expected)
+        done = rows_done(counts, heard, expected)
         rate = sum(one.rows_per_s for one in workers if not one.is_silent)
-        phase = "finished" if is_finished else run_phase(infer, counts, _waiting(workers))
+        phase = "finished" if is_finished else run_phase(heard, counts, _waiting(workers))
         is_steady = rate > 0 and phase == "running"
         return Look(
             run_dir=self._storage.place,

@@ -84,6 +84,7 @@ def test_a_silent_worker_is_named_and_counts_for_nothing(run: SmallRun) -> None:
     living(run, "infer-a", time.time() - 1000, 60.0)
     look = onlooker(run).look()
     assert look.workers[0].is_silent
+    assert look.phase == "nobody works on it"
     assert not look.is_running
     assert look.rows_per_s == 0.0
 
