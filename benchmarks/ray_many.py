@@ -1,8 +1,8 @@
 """Millions of rows of fake-engine work on a local Ray: the driver's memory, chunks per second, resume.
 
-The driver is killed half way, started again, and stopped when the time is up.
+The driver is killed after a while, started again, and stopped when the time is up.
 
-    python benchmarks/ray_many.py --work DIR [--rows 10000000] [--minutes 15]
+    python benchmarks/ray_many.py --work DIR [--rows 10000000] [--first-minutes 5] [--minutes 15]
 """
 
 from __future__ import annotations
@@ -82,21 +82,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--first-minutes", type=float, default=5.0, help="until the driver is killed")
+    parser.add_argument("--minutes", type=float, default=15.0, help="after that, at most")
     parser.add_argument("--preparers", type=int, default=1)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     write_rows(args.work / "rows.jsonl", args.rows)
-    half = args.minutes * 30.0
     driver = start(args)
-    readings = watch(args, driver, time.monotonic() + half)
+    readings = watch(args, driver, time.monotonic() + 60 * args.first_minutes)
     print(json.dumps({"start": 1, **described(readings, 0)}), flush=True)
     if driver.poll() is None:
         os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     before = receipts(args)
     driver = start(args)
-    readings = watch(args, driver, time.monotonic() + half)
+    readings = watch(args, driver, time.monotonic() + 60 * args.minutes)
     print(json.dumps({"start": 2, **described(readings, before)}), flush=True)
     ended = driver.poll()
     if ended is None:

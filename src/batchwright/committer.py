@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchwright.core.forced_calls import with_forced_calls
+from batchwright.core.latency import count_times
 from batchwright.core.media import find_inline, has_media
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, Tokenizer
@@ -43,6 +44,9 @@ STALL_S = 2.0
 STALL_SHARE = 0.1
 SAVE_EVERY_S = 30.0
 
+# A receipt names so many.
+SLOWEST_ROWS = 3
+
 # A commit takes a fraction of a second, as a rule.
 SLOW_COMMIT_S = 10.0
 
@@ -62,6 +66,7 @@ class ActiveChunk:
         sequence: number of its next receipt.
         fed: whether every row has gone into the engine.
         closed: whether its last receipt is there, whoever wrote it.
+        times_s: of each row that was computed, from when the feeder had it to its outcome.
     """
 
     chunk: Chunk
@@ -77,6 +82,7 @@ class ActiveChunk:
     closed: bool = False
     last_outcome_at: float = float("inf")
     saved_at: float = float("-inf")
+    times_s: dict[int, float] = field(default_factory=dict)
 
     def find_input(self, row: int, at: Sequence[str | int]) -> Any:
         """What stands at a place of a row's own input, as it was read.
@@ -224,6 +230,7 @@ class Committer:
             finished_at=round(self._clock.now(), 3),
             sequence=active.sequence,
             last=last,
+            **_times(active, outcomes),
             **summarise(table),
         )
         path = layout.receipt(name, active.sequence)
@@ -276,6 +283,16 @@ class Committer:
         for place, outcome in zip(plain, read, strict=True):
             finished[place] = outcome
         return finished
+
+
+def _times(active: ActiveChunk, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What a receipt says of how long its rows took, by the names of its fields."""
+    timed = [(one.row, active.times_s[one.row]) for one in outcomes if one.row in active.times_s]
+    slowest = sorted(timed, key=lambda item: -item[1])[:SLOWEST_ROWS]
+    return {
+        "times": count_times(seconds for _, seconds in timed),
+        "slowest": tuple((row, round(seconds, 3)) for row, seconds in slowest),
+    }
 
 
 def set_copies_apart(

@@ -6,7 +6,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.state import Counts, RunState, read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import NOTHING_WASTED, Waste, wasted, with_counted
+from batchwright.telling import report_at_the_end
 
 LOOK_AGAIN_S = 0.5
 
@@ -40,6 +41,7 @@ class Summary:
     rows_now: int
     waste: Waste = NOTHING_WASTED
     loads: tuple[LoadCounts, ...] = ()
+    report: Location | None = None
 
     def as_json(self) -> dict[str, Any]:
         """One flat object, the same names in every command."""
@@ -53,6 +55,7 @@ class Summary:
             "failures": self.counts.failures,
             **self.waste.as_json(),
             **({"loads": [load.as_json() for load in self.loads]} if self.loads else {}),
+            **({"report": str(self.report)} if self.report else {}),
         }
 
 
@@ -173,7 +176,7 @@ def conclude(
     summary = Summary(storage.place, tuple(results), state.counts(), wall_s, rows_now, waste, loads)
     storage.put(layout.SUMMARY, orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
     storage.put(layout.SUCCESS, b"")
-    return summary
+    return replace(summary, report=report_at_the_end(storage))
 
 
 def complete_state(storage: Storage) -> RunState:

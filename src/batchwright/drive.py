@@ -17,7 +17,7 @@ from batchwright.equipment import gpus_per_replica, num_replicas
 from batchwright.executors.growth import Growth
 from batchwright.executors.local import Ended
 from batchwright.executors.stall import StallWatch
-from batchwright.progress import Rate, expected_rows
+from batchwright.progress import Rate, expected_rows, rows_done, run_phase
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.events import Events
@@ -216,13 +216,12 @@ class _Driver:
         workers = {name: read_heartbeat(self._storage, name) for name in self._names}
         self._end_stalled(workers)
         infer = [worker for worker in workers.values() if worker.get("role") == "infer"]
-        uncommitted = sum(max(0, worker.get("uncommitted", 0)) for worker in infer)
         expected = self._rows_expected(counts)
-        done = min(counts.settled + uncommitted, max(expected, counts.settled))
+        done = rows_done(counts, infer, expected)
         tokens = sum(worker.get("completion_tokens", 0) for worker in infer)
         rows_per_s, tokens_per_s = self._rate.add(self._clock.monotonic(), done, tokens)
         left = max(0, expected - done)
-        phase = _phase(infer, counts, self._executor.starting)
+        phase = run_phase(infer, counts, self._executor.starting)
         # Before an engine runs only rejected rows are done, and those say nothing of the others.
         eta_s = left / rows_per_s if rows_per_s and phase == "running" else None
         self._grow(infer, eta_s)
@@ -319,10 +318,3 @@ class _Driver:
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines() if log.is_file() else []
     return lines[-1] if lines else "it left no word"
-
-
-def _phase(infer: list[dict[str, Any]], counts: Counts, starting: str = "starting workers") -> str:
-    phases = [worker["phase"] for worker in infer if not worker.get("ended") and "phase" in worker]
-    known = ("running", "starting the engine", "waiting for rows")
-    now = next((phase for phase in known if phase in phases), starting)
-    return "finishing" if counts.complete else now

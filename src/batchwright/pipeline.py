@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -21,6 +22,7 @@ from batchwright.core.errors import FAILURE_CODES, JobError
 from batchwright.core.pilot import PilotReport
 from batchwright.core.plan import Plan
 from batchwright.core.profile import LengthProfile
+from batchwright.core.report import ReportFacts
 from batchwright.core.stores import LoadCounts
 from batchwright.deliver import (
     Summary,
@@ -53,6 +55,7 @@ from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import with_counted
 from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.survey import survey
+from batchwright.telling import write_report
 from batchwright.write.verify import Verification, verify_parts
 
 Watch = Callable[[Progress], None]
@@ -248,6 +251,19 @@ def status(
 def diagnose(run_dir: Location) -> Diagnosis:
     """Say why a run is slow or broken, from what it left; it may still be running."""
     return judge_evidence(gather(*open_run(run_dir)))
+
+
+def report(run_dir: Location, page: Path | None = None) -> tuple[ReportFacts, Location]:
+    """Write the report of a run, finished or not, as one HTML page.
+
+    Args:
+        run_dir: the run.
+        page: file to write; `report.html` in the run directory unless given.
+
+    Returns:
+        What the page tells, and where it is.
+    """
+    return write_report(*open_run(run_dir), page)
 
 
 def open_run(run_dir: Location) -> tuple[Storage, Manifest, Job]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from batchwright.config.job import Job
 from batchwright.rundir.manifest import Manifest
@@ -22,6 +24,41 @@ def expected_rows(state: RunState, counts: Counts, manifest: Manifest, job: Job)
     estimate = counts.rows * len(manifest.splits) // len(ordered)
     limit = job.input.limit
     return estimate if limit is None else min(estimate, limit)
+
+
+def rows_done(counts: Counts, workers: Iterable[Mapping[str, Any]], expected: int) -> int:
+    """Rows whose fate is known, and those that are finished and not committed yet.
+
+    Args:
+        counts: what is committed.
+        workers: the last signs of life of those with an engine.
+        expected: rows of the whole input.
+    """
+    uncommitted = sum(max(0, int(worker.get("uncommitted", 0))) for worker in workers)
+    return min(counts.settled + uncommitted, max(expected, counts.settled))
+
+
+def with_engines(roster: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """The workers with an engine, those that have ended too, and their numbers: by their start.
+
+    Args:
+        roster: the last sign of life of each worker.
+    """
+    infer = [name for name, one in roster.items() if one.get("role") == "infer" and one.get("at")]
+    ordered = sorted(infer, key=lambda name: (float(roster[name].get("started", 0.0)), name))
+    return {name: number for number, name in enumerate(ordered, 1)}
+
+
+def run_phase(
+    workers: Iterable[Mapping[str, Any]], counts: Counts, starting: str = "starting workers"
+) -> str:
+    """What a run does, in a few words: the phase of its foremost worker with an engine."""
+    phases = [
+        worker["phase"] for worker in workers if not worker.get("ended") and "phase" in worker
+    ]
+    known = ("running", "starting the engine", "waiting for rows")
+    now = next((phase for phase in known if phase in phases), starting)
+    return "finishing" if counts.complete else now
 
 
 class Rate:

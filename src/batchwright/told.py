@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import orjson
-
 from batchwright.config.job import Job
-from batchwright.core.plan import GpuFacts
 from batchwright.core.sampling import PRESETS
 from batchwright.diagnose.evidence import PlanEvidence, Settings
 from batchwright.equipment import engines_per_gpu, num_replicas
-from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.promised import read_plan
 from batchwright.rundir.storage import Storage
 from batchwright.validate.sampling import DEFAULT_MAX_TOKENS
 
@@ -69,26 +66,21 @@ def _is_chat_model(name: str) -> bool:
 
 
 def told_plan(storage: Storage) -> PlanEvidence | None:
-    """The figures of the plan; None where a run had none, or one that lacks them."""
-    raw = storage.read_if_there(layout.PLAN)
-    try:
-        plan = orjson.loads(raw or b"{}")
-        model, gpu = plan["model"], plan["gpu"]
-        facts = GpuFacts(**{**gpu, "capability": tuple(gpu["capability"])})
-        fp8 = model["fp8_compute"] and "fp8" in facts.flops
-        dtype = "fp8" if fp8 else model["dtype"]
-        return PlanEvidence(
-            gpu=facts.name,
-            memory_bytes=facts.memory_bytes,
-            bandwidth_bytes_s=facts.bandwidth_bytes_s,
-            flops=facts.flops.get(dtype, facts.flops["float16"]),
-            nvlink=facts.nvlink,
-            weight_bytes=plan["weight_bytes"],
-            active_parameters=model["active_parameters"],
-            kv_bytes_per_token=plan["kv_bytes_per_token"],
-            activations_bytes=plan["memory"]["activations"],
-            cards=int(plan.get("tensor_parallel_size") or 1)
-            * int(plan.get("pipeline_parallel_size") or 1),
-        )
-    except (KeyError, TypeError, orjson.JSONDecodeError):
+    """The figures of the plan; None where a run had none, or one of another version."""
+    plan = read_plan(storage)
+    if plan is None:
         return None
+    options = plan.engine_options()
+    return PlanEvidence(
+        gpu=plan.gpu.name,
+        memory_bytes=plan.gpu.memory_bytes,
+        bandwidth_bytes_s=plan.gpu.bandwidth_bytes_s,
+        flops=plan.gpu.peak_flops(plan.model),
+        nvlink=plan.gpu.nvlink,
+        weight_bytes=plan.model.weight_bytes,
+        active_parameters=plan.model.active_parameters,
+        kv_bytes_per_token=plan.model.kv_bytes_per_token,
+        activations_bytes=plan.memory.activations,
+        cards=int(options.get("tensor_parallel_size") or 1)
+        * int(options.get("pipeline_parallel_size") or 1),
+    )

@@ -75,7 +75,7 @@ class Worker:
         self._feeding: ActiveChunk | None = None
         self._next: Future[ActiveChunk] | None = None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read")
-        self._owner: dict[int, tuple[ActiveChunk, int]] = {}
+        self._owner: dict[int, tuple[ActiveChunk, int, float]] = {}
         self._active: dict[str, ActiveChunk] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._commits: deque[tuple[Chunk, int, bool, Future[bool]]] = deque()
@@ -237,7 +237,8 @@ class Worker:
                 self._feeding.fed = True
                 self._feeding = None
                 continue
-            self._owner[request.row] = (self._feeding, request.prompt_tokens)
+            now = self._clock.monotonic()
+            self._owner[request.row] = (self._feeding, request.prompt_tokens, now)
             if has_media(request.extras) or len(batch) >= room:
                 self._media.submit(request, partial(self._feeding.find_input, request.row))
             else:
@@ -280,8 +281,10 @@ class Worker:
                 self._next = self._reader.submit(self._committer.load, chunk)
 
     def _take_in(self, outcome: Outcome) -> None:
-        active, prompt_tokens = self._owner.pop(outcome.row)
-        for one in active.take_in(outcome, prompt_tokens, self._clock.monotonic()):
+        active, prompt_tokens, begun_at = self._owner.pop(outcome.row)
+        now = self._clock.monotonic()
+        active.times_s[outcome.row] = now - begun_at
+        for one in active.take_in(outcome, prompt_tokens, now):
             self._tally.add(one, prompt_tokens)
         if not active.unfinished:
             self._save(active, last=True)

@@ -102,6 +102,24 @@ def test_lines_of_threads_and_processes_do_not_mix(storage: Storage) -> None:
     assert sorted(written) == sorted(lines * 10)
 
 
+def test_the_end_of_a_log_is_its_newest_whole_lines(storage: Storage) -> None:
+    lines = [b'{"line": %d}\n' % number for number in range(100, 160)]
+    for line in lines:
+        storage.append("telemetry/w.jsonl", line)
+        if line == lines[40]:
+            storage.flush_logs()
+    storage.flush_logs()
+    whole = b"".join(lines)
+    assert storage.read_log("telemetry/w.jsonl") == whole
+    assert storage.read_log_end("telemetry/w.jsonl", 1 << 20) == whole
+    for size in (1, len(lines[0]) - 1, len(lines[0]), len(lines[0]) + 1, 100):
+        end = storage.read_log_end("telemetry/w.jsonl", size)
+        assert whole.endswith(end)
+        assert end == b"" or end.startswith(b'{"line"')
+        assert len(end) >= len(lines[0]) * (size // len(lines[0]))
+    assert storage.read_log_end("telemetry/nobody.jsonl", 100) == b""
+
+
 def test_a_log_that_nobody_wrote_is_empty(storage: Storage) -> None:
     assert storage.read_log("telemetry/nobody.jsonl") == b""
 

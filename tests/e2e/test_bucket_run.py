@@ -12,6 +12,7 @@ from batchwright import pipeline
 from batchwright.cli.options import job_and_dir
 from batchwright.core.errors import JobError
 from batchwright.drive import Progress
+from batchwright.looking import Onlooker
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import existing_run
 from batchwright.rundir.storage import Storage
@@ -57,6 +58,10 @@ def test_run_retry_verify_status_and_export(bucket: str, tmp_path: Path) -> None
     assert retried.counts.failures == {"engine_refused": 1}
     proof = pipeline.verify(place)
     assert proof.passed, proof.problems
+    assert retried.report == f"{bucket}/run/report.html"
+    assert b"refused on request" in Storage(place).read(layout.REPORT)
+    look = Onlooker(*pipeline.open_run(place)).look()
+    assert (look.phase, [one.row for one in look.failures]) == ("finished", [REFUSED])
     counts, workers, _ = pipeline.status(place)
     assert counts.complete
     assert all(worker["ended"] for worker in workers)

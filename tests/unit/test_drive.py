@@ -8,9 +8,9 @@ import pytest
 
 from batchwright.core import errors
 from batchwright.core.errors import BatchwrightError, EngineError, TooManyFailures
-from batchwright.drive import _Driver, _phase, drive, reported_error
+from batchwright.drive import _Driver, drive, reported_error
 from batchwright.executors.local import MAX_RESTARTS, Ended
-from batchwright.progress import RATE_WINDOW_S, Rate
+from batchwright.progress import RATE_WINDOW_S, Rate, run_phase
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.ledger import Ledger
@@ -77,9 +77,11 @@ def test_a_heartbeat_without_an_error_reports_none(heartbeat: dict[str, Any]) ->
 
 def test_the_phase_is_the_furthest_of_the_living_workers() -> None:
     running, gone = {"phase": "running"}, {"phase": "running", "ended": True}
-    assert _phase([{"phase": "waiting for rows"}, running], counts_of(0)) == "running"
-    assert _phase([gone, {"phase": "starting the engine"}], counts_of(0)) == "starting the engine"
-    assert _phase([], counts_of(0)) == "starting workers"
+    assert run_phase([{"phase": "waiting for rows"}, running], counts_of(0)) == "running"
+    assert (
+        run_phase([gone, {"phase": "starting the engine"}], counts_of(0)) == "starting the engine"
+    )
+    assert run_phase([], counts_of(0)) == "starting workers"
 
 
 @pytest.fixture

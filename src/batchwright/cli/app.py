@@ -35,8 +35,10 @@ from batchwright.cli.k8s import app as k8s
 from batchwright.cli.load_run import load_run
 from batchwright.cli.logs import logs
 from batchwright.cli.options import about_the_data, job_and_dir, run_place
+from batchwright.cli.report import report
 from batchwright.cli.rows import rows
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
+from batchwright.cli.top import top
 from batchwright.cli.watching import watching
 from batchwright.cli.worker import worker
 from batchwright.tokens.lean import leave_torch_out
@@ -306,6 +308,8 @@ app.command()(export)
 app.command("rows")(rows)
 app.command("logs")(logs)
 app.command()(worker)
+app.command()(report)
+app.command()(top)
 app.command("run-batch", context_settings=VLLM_WORDS)(run_batch)
 app.command("load")(load_run)
 app.command("diagnose")(diagnose_run)

@@ -98,4 +98,6 @@ def result_lines(summary: Summary) -> list[str]:
         lines.append(f"         and {len(summary.results) - 5} more files")
     for load in summary.loads:
         lines += load_lines(summary.run_dir, load)
+    if summary.report is not None:
+        lines.append(f"report   {summary.report}")
     return lines

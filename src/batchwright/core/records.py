@@ -183,7 +183,9 @@ class Receipt:
 
     A chunk has one receipt, as a rule. Where some of its rows take long, or the worker has to
     stop, the rows that are finished get theirs first: `sequence` counts them, and `last` closes
-    the chunk. `finished_at` is Unix time; 0 if it was not noted.
+    the chunk. `finished_at` is Unix time; 0 if it was not noted. `times` counts rows by the time
+    from when the feeder had them to their outcome (see `core.latency`), `slowest` names a few with
+    their seconds; rows that took the answer of another are in neither.
     """
 
     generation: int
@@ -204,6 +206,8 @@ class Receipt:
     sequence: int = 0
     last: bool = True
     finished_at: float = 0.0
+    times: dict[str, int] = field(default_factory=dict)
+    slowest: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

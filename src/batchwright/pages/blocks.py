@@ -61,7 +61,77 @@ class Quotes:
     kind: str = field(default="quotes", init=False)
 
 
-Block = Tiles | Table | Drawing | Words | Quotes
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart under its title, with a key to its lines.
+
+    Attributes:
+        title: what is shown.
+        svg: an element of our own making: it is not escaped.
+        key: names of the lines, in the order of their colours; empty if there is only one.
+        note: under the chart.
+    """
+
+    title: str
+    svg: str
+    key: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Charts side by side, as many as there is room for."""
+
+    items: tuple[Figure, ...]
+    kind: str = field(default="figures", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One bar of several parts, numbered as in the list under it: name, size, figure."""
+
+    title: str
+    parts: tuple[tuple[str, float, str], ...]
+    kind: str = field(default="stack", init=False)
+
+    @property
+    def total(self) -> float:
+        """Of all parts."""
+        return sum(size for _, size, _ in self.parts) or 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Something that wants attention.
+
+    Attributes:
+        weight: one word that says how much, which is also its colour's name.
+        badge: the same in words.
+        title: what it is.
+        code: its name.
+        lines: sentences.
+        facts: names and figures that it rests on.
+        changes: settings: name, now, to.
+    """
+
+    weight: str
+    badge: str
+    title: str
+    code: str
+    lines: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...] = ()
+    changes: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """Some of them, one under the other."""
+
+    items: tuple[Card, ...]
+    kind: str = field(default="cards", init=False)
+
+
+Block = Tiles | Table | Drawing | Words | Quotes | Figures | Stack | Cards
 
 
 @dataclass(frozen=True, slots=True)

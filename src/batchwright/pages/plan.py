@@ -39,7 +39,7 @@ def plan_page(plan: Plan, profile: LengthProfile, source: str | Sequence[str]) -
     """
     sections = [
         Section("Promise", _promise(plan)),
-        Section("Settings", (_settings(plan),)),
+        Section("Settings", (plan_settings(plan),)),
         Section(f"Memory of each of {plan.gpus} × {plan.gpu.name}", _memory(plan)),
         Section("Limit of the hardware for this workload", _limit(plan)),
         Section("Notes", (Words(plan.notes, listed=True),) if plan.notes else ()),
@@ -63,7 +63,8 @@ def _promise(plan: Plan) -> tuple[Block, ...]:
     return Tiles(tiles), Words((rates, *assumed), listed=True)
 
 
-def _settings(plan: Plan) -> Table:
+def plan_settings(plan: Plan) -> Table:
+    """Each setting with its reason, what limits it and what was rejected."""
     return Table(("setting", "value", "why", "limited by", "rejected"), tuple(setting_rows(plan)))
 
 

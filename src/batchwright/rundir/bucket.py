@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from batchwright.rundir.stores import (
 # Objects cannot be appended to: lines of a log wait so long, or until there are so many bytes.
 LOG_PIECE_S = 30.0
 LOG_PIECE_BYTES = 1 << 20
+LOG_READS_AT_ONCE = 16
 
 # One request takes 5 GB at most; 10,000 pieces make an object.
 LARGEST_WHOLE_BYTES = 1 << 30
@@ -187,8 +189,21 @@ class Bucket:
     def read_log(self, path: str) -> bytes:
         """All lines that were written, those of each writer in their order."""
         folder = _folder_of_log(path)
-        found = [self.read_if_there(f"{folder}/{name}") for name in self.marks(folder, "")]
-        return b"".join(piece or b"" for piece in found)
+        pieces = [f"{folder}/{name}" for name in self.marks(folder, "")]
+        if len(pieces) < 2:
+            return b"".join(self.read_if_there(one) or b"" for one in pieces)
+        with ThreadPoolExecutor(min(LOG_READS_AT_ONCE, len(pieces))) as pool:  # 120 an hour
+            return b"".join(found or b"" for found in pool.map(self.read_if_there, pieces))
+
+    def read_log_end(self, path: str, size: int) -> bytes:
+        """The newest pieces, of `size` bytes or somewhat more."""
+        folder = _folder_of_log(path)
+        pieces: list[bytes] = []
+        for name in reversed(list(self.marks(folder, ""))):
+            pieces.append(self.read_if_there(f"{folder}/{name}") or b"")
+            if sum(map(len, pieces)) >= size:
+                break
+        return b"".join(reversed(pieces))
 
     def _try(self, what: str, attempt: Callable[[], Found]) -> Found:
         with self._explained(what):

@@ -7,6 +7,7 @@ MANIFEST = "manifest.json"
 EVENTS = "events.jsonl"
 SUCCESS = "_SUCCESS"
 SUMMARY = "summary.json"
+REPORT = "report.html"
 PROGRESS = "progress.json"
 
 PREPARED = "prepared"

@@ -53,6 +53,25 @@ def worker_readings(storage: Storage, worker: str) -> list[Reading]:
     return [one for one in found if one is not None]
 
 
+def thinned_readings(storage: Storage, worker: str, most: int) -> list[Reading]:
+    """About so many readings of one worker, evenly out of all of them, the newest among them.
+
+    What grows is exact in each of them, so nothing is lost but detail; a run of days has more lines
+    than a drawing has points.
+    """
+    lines = storage.read_log(layout.telemetry(worker)).splitlines()
+    every = max(1, -(-len(lines) // most))
+    found = [_parsed(line) for line in lines[::-1][::every][::-1]]
+    return [one for one in found if one is not None]
+
+
+def newest_readings(storage: Storage, worker: str, size: int) -> list[Reading]:
+    """The readings in the last `size` bytes, or somewhat more, of one worker's telemetry."""
+    lines = storage.read_log_end(layout.telemetry(worker), size).splitlines()
+    found = [_parsed(line) for line in lines]
+    return [one for one in found if one is not None]
+
+
 def gpu_of(readings: Iterable[Reading]) -> tuple[float | None, int | None]:
     """Mean use of the cards while an engine was up, and the most memory in use on one of them.
 

@@ -157,6 +157,10 @@ class Storage:
         """All lines of a log."""
         return self._place.read_log(path)
 
+    def read_log_end(self, path: str, size: int) -> bytes:
+        """The newest lines of a log: so many bytes of them, or somewhat more; whole lines only."""
+        return self._place.read_log_end(path, size)
+
     def flush_logs(self) -> None:
         """Write the lines that an object store has not been given yet."""
         self._place.flush_logs()
