@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,6 +41,9 @@ def report(
 def facts_json(facts: ReportFacts) -> dict[str, Any]:
     """The figures of the page that a script may want; seconds and hours as they are named."""
     balance = facts.balance
+    failures: Counter[str] = Counter()
+    for group in facts.failures:
+        failures[group.code] += group.count
     return {
         "run_dir": facts.run_dir,
         "state": facts.state,
@@ -52,5 +56,5 @@ def facts_json(facts: ReportFacts) -> dict[str, Any]:
         "usd": facts.cost.usd,
         "share_of_limit": None if balance is None else balance.share_of_limit,
         "engine_seconds": {one.name: one.seconds for one in balance.parts} if balance else {},
-        "failures": {one.code: one.rows for one in facts.failures},
+        "failures": dict(failures),
     }

@@ -1,4 +1,4 @@
-"""Which split a preparer takes next: the first free one, then those of workers that fell silent."""
+"""Which split a preparer takes next: the first free one, be it that its holder fell silent."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from batchwright.rundir.storage import Storage
 
 # Files are listed at most this often while there is nothing new to claim.
 LOOK_AGAIN_S = 0.5
+
+# While there is, whether the holder of the first one claimed has fallen silent is asked this often:
+# rows are numbered in order, and no engine gets what comes after it.
+LOOK_FOR_FALLEN_S = 5.0
 
 _RECEIPT = re.compile(r"part-(\d+)-(\d+)\.json")
 
@@ -38,13 +42,14 @@ class SplitQueue:
 
     def take(self, now: float) -> Split | None:
         """Claim a split that is not prepared; None if none is free now. `now` is monotonic seconds."""
-        split = self._take_untouched()
-        if split is None and now - self._looked_at >= self._storage.seldom(LOOK_AGAIN_S):
+        pause_s = LOOK_FOR_FALLEN_S if self._untouched else LOOK_AGAIN_S
+        if self._claimed_by_others and now - self._looked_at >= self._storage.seldom(pause_s):
             self._looked_at = now
-            if self._claimed_by_others:
-                self._look()
-                split = self._take_over()
-        return split
+            self._look()
+            split = self._take_over(at_most=1 if self._untouched else len(self._claimed_by_others))
+            if split is not None:
+                return split
+        return self._take_untouched()
 
     def _look(self) -> None:
         """Which splits are prepared, and which are claimed."""
@@ -80,8 +85,8 @@ class SplitQueue:
             self._claimed_by_others[split.ordinal] = split
         return None
 
-    def _take_over(self) -> Split | None:
-        for ordinal, split in list(self._claimed_by_others.items()):
+    def _take_over(self, at_most: int) -> Split | None:
+        for ordinal, split in list(self._claimed_by_others.items())[:at_most]:
             if self._ledger.claim(layout.split_unit(ordinal)):
                 del self._claimed_by_others[ordinal]
                 return split

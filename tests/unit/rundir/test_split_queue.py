@@ -53,3 +53,18 @@ def test_splits_of_a_silent_worker_are_taken_over_unless_they_are_done(run: Smal
     assert taken(mine) == [split.ordinal for split in run.manifest.splits[2:]]
     gone.heartbeat({}, ended=True)
     assert mine.take(2e9) is not None
+
+
+def test_the_first_split_of_a_silent_worker_comes_before_untouched_ones(run: SmallRun) -> None:
+    clock = ManualClock()
+    gone = Ledger(run.storage, "gone", clock, 60)
+    gone.heartbeat({"host": "far-away"})
+    assert gone.claim("split-000000")
+    mine = queue(run, "a", clock)
+    second = mine.take(0)
+    assert second is not None
+    assert second.ordinal == 1, "its holder may live"
+    gone.heartbeat({}, ended=True)
+    first = mine.take(100)
+    assert first is not None
+    assert first.ordinal == 0, "no row after it can be numbered without it"
