@@ -127,7 +127,9 @@ def unstable_sampling(evidence: Evidence) -> Finding | None:
     answers, settings = evidence.answers, evidence.settings
     if not is_text(evidence):
         return None
-    looping = answers.texts >= LEAST_ROWS and answers.looping >= LEAST_LOOPING
+    # What is made after the end of an answer, with ignore_eos, may be anything.
+    enough = answers.texts >= LEAST_ROWS and not settings.ignore_eos
+    looping = enough and answers.looping >= LEAST_LOOPING
     odd = _odd_settings(evidence)
     if (not looping and not odd) or chat_template(evidence) is not None:
         return None

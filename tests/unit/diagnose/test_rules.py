@@ -115,6 +115,11 @@ THRESHOLDS = [
     ("chat_template", with_answers(with_settings(raw_to_chat_model=True), cut=0.89),
      with_answers(with_settings(raw_to_chat_model=True), cut=0.91)),
     ("unstable_sampling", with_answers(looping=0.049), with_answers(looping=0.051)),
+    (
+        "unstable_sampling",
+        with_answers(with_settings(ignore_eos=True), looping=0.9),
+        with_answers(looping=0.9),
+    ),
     ("unstable_sampling", with_settings(temperature=1.4), with_settings(temperature=1.5)),
     ("unstable_sampling", with_settings(temperature=1.8, top_p=0.9), with_settings(temperature=1.8)),
     ("unstable_sampling", with_settings(repetition_penalty=1.2),
