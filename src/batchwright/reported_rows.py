@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchwright.core.errors import StorageError
 from batchwright.core.records import Receipt
 from batchwright.core.report import Example, Lengths
 from batchwright.core.workload import LengthHistogram
@@ -27,11 +28,17 @@ _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 def row_lengths(storage: Storage, receipts: Iterable[Receipt]) -> Lengths:
-    """Tokens of the rows that have an answer; of parts all over the run where they are many."""
+    """Tokens of the rows that have an answer; of parts all over the run where they are many.
+
+    A part that cannot be read counts as not looked at: `verify` is there to say what is wrong with it.
+    """
     counts = {name: Counter[int]() for name in _TOKENS}
     seen = 0
     for receipt in _some([one for one in receipts if one.ok], storage):
-        table = _columns(storage, receipt, ["error_code", *_TOKENS])
+        try:
+            table = _columns(storage, receipt, ["error_code", *_TOKENS])
+        except (OSError, StorageError, pa.ArrowInvalid):
+            continue
         table = table.filter(table.column("error_code").is_null())
         seen += table.num_rows
         for name in _TOKENS:

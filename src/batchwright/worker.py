@@ -226,6 +226,7 @@ class Worker:
         Rows with media take their turn when these have come; more of them are called up meanwhile.
         """
         room = self._supervisor.room()
+        now = self._clock.monotonic()
         batch = self._media.take(room)
         while len(batch) < room or self._media.wants_more:
             if self._feeding is None and claim:
@@ -237,7 +238,6 @@ class Worker:
                 self._feeding.fed = True
                 self._feeding = None
                 continue
-            now = self._clock.monotonic()
             self._owner[request.row] = (self._feeding, request.prompt_tokens, now)
             if has_media(request.extras) or len(batch) >= room:
                 self._media.submit(request, partial(self._feeding.find_input, request.row))

@@ -10,8 +10,10 @@ import pytest
 from batchwright.again import order_failed_rows
 from batchwright.core import losses
 from batchwright.pipeline import report
+from batchwright.reported_rows import row_lengths
 from batchwright.reporting import covered_s, gather_report
 from batchwright.rundir import layout
+from batchwright.rundir.state import read_state
 from batchwright.telling import report_at_the_end
 from tests.unit.pages.samples import REPORT, make
 from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
@@ -71,6 +73,15 @@ def test_lengths_and_times_come_of_parts_and_receipts(run: SmallRun) -> None:
     assert rows.p50_s == pytest.approx(10.0, rel=0.06)
     assert rows.longest_s == 20.0
     assert chunks.longest_s == 30.0
+
+
+def test_a_part_that_is_gone_is_not_looked_at(tmp_path: Path) -> None:
+    run = answered_run(tmp_path)
+    receipts = list(read_state(run.storage).receipts.values())
+    before = row_lengths(run.storage, receipts).rows_seen
+    gone = next(one for one in receipts if one.ok)
+    run.storage.delete(gone.file)
+    assert row_lengths(run.storage, receipts).rows_seen == before - gone.ok
 
 
 def test_a_plan_gives_the_share_of_the_limit(tmp_path: Path) -> None:
