@@ -90,7 +90,6 @@ def test_a_run_is_stopped_goes_on_and_answers_each_row_once(
     assert not [path for path in written if KEY.encode() in path.read_bytes()]
 
 
-@pytest.mark.slow
 def test_a_pilot_measures_rows_per_second(data: Path, tmp_path: Path) -> None:
     def slow(call: Call) -> Answer:
         return Answer(echo(call).body, after_s=0.05)

@@ -163,7 +163,6 @@ def test_engines_that_find_no_place_end_the_run_in_time(
     ray.kill(neighbour)
 
 
-@pytest.mark.slow
 def test_fewer_engines_are_enough_if_the_job_says_so(
     ray: Any, rows: Path, local: dict[int, tuple[Any, ...]], tmp_path: Path
 ) -> None:

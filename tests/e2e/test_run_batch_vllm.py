@@ -127,7 +127,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_chat_with_a_broken_line_and_a_kill(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = [
         "run-batch", "-i", "with-broken.jsonl", "-o", "ours.out", "--model", "chat", *CHAT_OPTIONS,

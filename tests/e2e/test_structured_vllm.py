@@ -61,7 +61,6 @@ def is_valid(row: dict[str, Any], kind: int) -> bool:
     return bool(re.fullmatch("[a-c][0-9](,[a-c][0-9]){0,3}", text))
 
 
-@pytest.mark.slow
 def test_every_ok_row_is_valid(tiny_model: Path, tmp_path: Path) -> None:
     kinds = [0 if n % 10 < 6 else (1, 2, 4, 3)[n % 10 - 6] for n in range(40)]
     rows = [

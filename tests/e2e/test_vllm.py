@@ -91,7 +91,6 @@ def test_good_rows_are_answered_and_bad_rows_explained(tiny_model: Path, tmp_pat
     check(run_dir, expected)
 
 
-@pytest.mark.slow
 def test_the_engine_is_killed_in_the_middle(tiny_model: Path, tmp_path: Path) -> None:
     data, run_dir = tmp_path / "rows.jsonl", tmp_path / "run"
     expected = write_rows(data)
