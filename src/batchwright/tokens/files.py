@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from batchwright.core.errors import JobError
 
@@ -63,7 +67,32 @@ def _read(name: str, file: str, revision: str | None) -> Any:
         raise JobError(f"{path} cannot be read: {error}", "Copy the model again.") from None
 
 
+@cache
+def prefer_cache_if_cut_off() -> None:
+    """Where the hub has no address, say so to its client: it would try for more than a minute.
+
+    The client reads the variable when it is imported, and so do the engine's processes. A model that
+    is in the cache is found all the same.
+    """
+    if _is_cut_off(os.environ):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def _is_cut_off(environ: Mapping[str, str]) -> bool:
+    """Whether no name service knows the hub's host; behind a proxy only the proxy can tell."""
+    proxies = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    if "HF_HUB_OFFLINE" in environ or any(environ.get(name) for name in proxies):
+        return False
+    host = urlsplit(environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror:
+        return True
+    return False
+
+
 def _from_hub(name: str, file: str, revision: str | None) -> Path | None:
+    prefer_cache_if_cut_off()
     from transformers.utils.hub import cached_file
 
     try:

@@ -211,9 +211,11 @@ def _cut(text: str, head: str) -> str:
 
 
 def _load(name: str, revision: str | None, *, trust_remote_code: bool) -> Any:
+    local = files.is_folder(name)
+    if not local:
+        files.prefer_cache_if_cut_off()
     from transformers import AutoTokenizer
 
-    local = files.is_folder(name)
     try:
         return AutoTokenizer.from_pretrained(
             name, revision=revision, trust_remote_code=trust_remote_code
