@@ -47,5 +47,5 @@ def capture_line(text: str) -> str | None:
 
 def shown(line: str) -> str:
     """A line of a length that can be shown."""
-    words = line.strip()
+    words = line.strip().removeprefix("|").lstrip()
     return words if len(words) <= LONGEST_LINE else words[: LONGEST_LINE - 1] + "…"

@@ -134,29 +134,33 @@ def model_len(evidence: Evidence) -> Finding | None:
 
 
 def _model_len_refused(evidence: Evidence, line: str) -> Finding:
-    longest = evidence.data.longest_prompt
     limit = evidence.settings.max_model_len
-    possible = _POSSIBLE.search(line)
+    found = _POSSIBLE.search(line)
+    possible = int(found[1]) if found else limit - 1
     known = evidence.data.rows_seen > 0
-    fits = known and longest + evidence.settings.max_tokens < limit
+    needed = evidence.data.longest_prompt + evidence.settings.max_tokens
+    fits = known and needed <= possible
+    remedy = "Lower max_model_len to what the rows need, or give the cache more memory."
+    if known and not fits:
+        remedy = "Give the cache more memory, or lower sampling.max_tokens: the rows need more."
     return Finding(
         code="model_len",
         title="The KV cache does not hold one row of max_model_len tokens",
         weight=Weight.BROKEN,
         evidence=(
             ("max_model_len", f"{limit:,}"),
-            *((("longest prompt seen", f"{longest:,} tokens"),) if known else ()),
-            *((("possible", f"{int(possible[1]):,} tokens"),) if possible else ()),
+            *((("longest prompt and max_tokens", f"{needed:,} tokens"),) if known else ()),
+            *((("possible", f"{possible:,} tokens"),) if found else ()),
             ("the engine says", line),
         ),
         cause="The engine refuses to start unless its cache holds one row of that length.",
-        remedy="Lower max_model_len to what the rows need, or give the cache more memory.",
-        changes=((_shorter(limit, longest + evidence.settings.max_tokens),) if fits else ())
-        + more_memory(evidence),
+        remedy=remedy,
+        changes=((_shorter(limit, needed, possible),) if fits else ()) + more_memory(evidence),
     )
 
 
-def _shorter(limit: int, longest: int) -> Change:
-    """Half as much again as the longest row seen, in steps of 256."""
-    to = min(limit, -(-round(1.5 * longest) // 256) * 256)
+def _shorter(limit: int, longest: int, possible: int | None = None) -> Change:
+    """Half as much again as the longest row seen, in steps of 256, if so much is possible."""
+    wanted = -(-round(1.5 * longest) // 256) * 256
+    to = min(limit, wanted, limit if possible is None else possible)
     return Change("engine.options.max_model_len", f"{limit}", f"{to}")

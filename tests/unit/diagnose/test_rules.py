@@ -300,6 +300,17 @@ def test_a_start_that_fails_for_its_length_says_what_would_do() -> None:
     assert found.changes == (Change("engine.options.max_model_len", "131072", "3072"),)
 
 
+@pytest.mark.parametrize(("possible", "to"), [(2_500, "2500"), (256, None)])
+def test_a_length_that_is_not_possible_is_not_advised(possible: int, to: str | None) -> None:
+    line = (
+        f"larger than the available KV cache memory … estimated maximum model length is {possible}."
+    )
+    found = first(with_settings(fault("kv_cache_too_small", line), max_model_len=4_096))
+    lengths = [one.to for one in found.changes if one.setting.endswith("max_model_len")]
+    assert lengths == ([to] if to else [])
+    assert ("lower sampling.max_tokens" in found.remedy) is (to is None)
+
+
 def test_narrower_engines_only_if_the_weights_fit() -> None:
     assert [one.setting for one in first(narrow()).changes][-1] == "run.replicas"
     large = replace(narrow(), plan=replace(PLAN, weight_bytes=140_000_000_000, cards=4))
