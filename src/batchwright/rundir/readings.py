@@ -16,6 +16,9 @@ from batchwright.rundir.storage import Storage
 
 _ENDING = ".jsonl"
 
+# A hundred workers leave two million lines in ten hours. As many as these tell the same, in seconds.
+MOST_READINGS, LEAST_READINGS = 50_000, 600
+
 
 def reading_line(reading: Reading) -> bytes:
     """A reading as a line; what nobody could tell is left out."""
@@ -35,15 +38,17 @@ def reading_from(values: object) -> Reading | None:
         return None
 
 
-def read_readings(storage: Storage) -> dict[str, list[Reading]]:
+def read_readings(storage: Storage, most: int = MOST_READINGS) -> dict[str, list[Reading]]:
     """The readings of each worker, oldest first, by the worker's name.
 
-    A line that is torn is left out: of a worker that was killed, or that is writing just now.
+    A line that is torn is left out: of a worker that was killed, or that is writing just now. Of a
+    run that has more than `most` lines in all, about so many are read, evenly out of each worker's.
     """
     names = storage.names(layout.TELEMETRY)
     workers = {name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING)}
     workers.update(storage.folders(layout.TELEMETRY))  # of pieces, in an object store
-    return {worker: worker_readings(storage, worker) for worker in sorted(workers)}
+    each = max(LEAST_READINGS, most // max(1, len(workers)))
+    return {worker: thinned_readings(storage, worker, each) for worker in sorted(workers)}
 
 
 def worker_readings(storage: Storage, worker: str) -> list[Reading]:

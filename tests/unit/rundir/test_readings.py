@@ -41,3 +41,13 @@ def test_only_workers_have_readings(tmp_path: Path) -> None:
     storage.append(layout.telemetry("w"), reading_line(FULL))
     storage.put(layout.timings("0-000001"), b"{}")
     assert list(read_readings(storage)) == ["w"]
+
+
+def test_of_very_many_lines_some_stand_for_all(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    for worker in "ab":
+        lines = (reading_line(Reading(at=float(at), worker=worker)) for at in range(2_000))
+        storage.append(layout.telemetry(worker), b"".join(lines))
+    found = read_readings(storage, most=2_000)
+    assert [len(one) for one in found.values()] == [1_000, 1_000]
+    assert [one[-1].at for one in found.values()] == [1_999.0, 1_999.0], "the newest is kept"
