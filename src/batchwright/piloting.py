@@ -34,6 +34,10 @@ from batchwright.rundir.storage import Storage
 _COLUMNS = ["row", "status", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens"]
 
 
+class TimesLost(JobError):
+    """When the pilot's rows ended is not known: those who ran them were killed before they could say."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Answered:
     """The pilot's rows as the parts and timings know them, in the order in which they were fed."""
@@ -74,10 +78,16 @@ def pilot_report(
             beside them, and the estimate is of the whole run from its start.
 
     Raises:
+        TimesLost: no time of any row is there.
         JobError: no row of the pilot has an answer.
     """
     rows, lengths = rows_of_pool(storage, state)
     answered = _read_answers(storage, state)
+    if not len(answered.ended):
+        raise TimesLost(
+            "the times of the pilot's rows were lost when their worker was killed",
+            "Give another folder (--dir) for a pilot, or run without plan.max_hours and max_usd.",
+        )
     max_num_seqs = engine_settings(manifest, job, job_tokenizer(job)).max_num_seqs
     measure = _measure(answered, state, rows, job, max_num_seqs)
     if not measure.rows or not measure.slices:

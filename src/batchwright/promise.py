@@ -14,7 +14,7 @@ from batchwright.core.ports import Clock
 from batchwright.drive import Progress, pilot_is_done
 from batchwright.pilot.drift import drifted
 from batchwright.pilot.show import pilot_line
-from batchwright.piloting import over_budget, pilot_report
+from batchwright.piloting import TimesLost, over_budget, pilot_report
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.state import RunState
@@ -22,6 +22,8 @@ from batchwright.rundir.storage import Storage
 
 # An estimate that moves by less, once all rows are known, is not told again.
 WORTH_TELLING = 0.05
+
+NO_ESTIMATE = "the times of the pilot's rows were lost when their worker was killed: no estimate"
 
 # A run's pilot is chosen from so many times its rows.
 POOL = 10
@@ -58,6 +60,7 @@ class Promise:
         self._began_at: float | None = None
         self._of_all_rows = False
         self._drift_told = False
+        self._times_lost = False
         self._notes = other_bases(job)
 
     @property
@@ -90,12 +93,16 @@ class Promise:
         return [*notes, *self._of_pilot(state, progress)]
 
     def _of_pilot(self, state: RunState, progress: Progress) -> list[str]:
-        if not state.pilot or not all(chunk.name in state.done for chunk in state.pilot):
+        if self._times_lost or not state.pilot:
+            return []
+        if not all(chunk.name in state.done for chunk in state.pilot):
             return []
         before, known = self._report, self._of_all_rows
         rows_total = progress.rows_expected - progress.counts.rejected
         if before is None or (progress.counts.ordered and not known):
             report = self._estimate(state, rows_total, alone=False)
+            if report is None:
+                return [NO_ESTIMATE]
             self._of_all_rows = progress.counts.ordered
             if before is None:
                 self._began_at = self._clock.monotonic() - self._spent_s(report)
@@ -115,10 +122,17 @@ class Promise:
     def _spent_s(self, report: PilotReport) -> float:
         return 3600 * (report.hours.estimate - report.hours_left.estimate)
 
-    def _estimate(self, state: RunState, rows_total: int, *, alone: bool) -> PilotReport:
-        report = pilot_report(
-            self._storage, self._manifest, self._job, state, rows_total=rows_total, alone=alone
-        )
+    def _estimate(self, state: RunState, rows_total: int, *, alone: bool) -> PilotReport | None:
+        """What the pilot says; None if that was lost, which only a budget makes an error."""
+        try:
+            report = pilot_report(
+                self._storage, self._manifest, self._job, state, rows_total=rows_total, alone=alone
+            )
+        except TimesLost:
+            if self.has_budget:
+                raise
+            self._times_lost = True
+            return None
         self._report = report
         path = layout.PILOT
         self._storage.put(path, orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2))

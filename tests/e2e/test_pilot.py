@@ -9,6 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from batchwright.config.job import Job
+from batchwright.piloting import TimesLost
+from batchwright.promise import Promise
+from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.manifest import existing_run
+from batchwright.rundir.state import read_state
+from batchwright.rundir.storage import Storage
 from tests.e2e.command import COMMAND, call, result_bytes
 
 ROWS = 3000
@@ -83,6 +90,18 @@ def test_a_run_that_would_break_its_budget_ends_after_the_pilot(rows: Path, tmp_
     assert summary["ok"] == ROWS - 1
 
 
+def lose_times(run_dir: Path) -> None:
+    """As if those who ran the pilot had been killed after the commits of its rows."""
+    for path in (run_dir / "telemetry").glob("chunk-*.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "ended": {}}))
+
+
+def promise(run_dir: Path, **plan: float) -> Promise:
+    storage, manifest = existing_run(run_dir)
+    job = Job.model_validate({**manifest.job, "plan": {**manifest.job["plan"], **plan}})
+    return Promise(storage, manifest, job, SystemClock())
+
+
 def test_a_run_begins_with_a_pilot_and_tells_its_hours(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     rng = random.Random(6)
@@ -98,6 +117,11 @@ def test_a_run_begins_with_a_pilot_and_tells_its_hours(tmp_path: Path) -> None:
     report = json.loads((run_dir / "pilot.json").read_text())
     assert report["rows_total"] == 4100
     assert call("verify", run_dir)["passed"]
+    lose_times(run_dir)
+    without_budget, with_budget = promise(run_dir), promise(run_dir, max_hours=1.0)
+    without_budget.begin(read_state(Storage(run_dir)))  # a run goes on without an estimate
+    with pytest.raises(TimesLost, match="were lost"):
+        with_budget.begin(read_state(Storage(run_dir)))
 
     none = tmp_path / "none"
     ended = run_command("run", *options(path, none), "--set", "run.pilot_rows=0", "--json")
