@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batchwright.config.job import Job
-from batchwright.core.errors import JobError
+from batchwright.core.errors import JobError, TimesLost
 from batchwright.core.pilot import Interval, PilotMeasure, PilotReport, WorkSlice
 from batchwright.core.readings import Reading
 from batchwright.core.records import Chunk, Slice
@@ -32,10 +32,6 @@ from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
 _COLUMNS = ["row", "status", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens"]
-
-
-class TimesLost(JobError):
-    """When the pilot's rows ended is not known: those who ran them were killed before they could say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +79,6 @@ def pilot_report(
     """
     rows, lengths = rows_of_pool(storage, state)
     answered = _read_answers(storage, state)
-    if not len(answered.ended):
-        raise TimesLost(
-            "the times of the pilot's rows were lost when their worker was killed",
-            "Give another folder (--dir) for a pilot, or run without plan.max_hours and max_usd.",
-        )
     max_num_seqs = engine_settings(manifest, job, job_tokenizer(job)).max_num_seqs
     measure = _measure(answered, state, rows, job, max_num_seqs)
     if not measure.rows or not measure.slices:
@@ -187,6 +178,11 @@ def _read_answers(storage: Storage, state: RunState) -> _Answered:
         if len(found) > len(readings.get(worker, ())):  # a later chunk's hold the earlier ones
             readings[worker] = found
         start_up_s = max(start_up_s, timings["start_up_s"])
+    if not ended:
+        raise TimesLost(
+            "the times of the pilot's rows were lost when their worker was killed",
+            "Give another folder (--dir) for a pilot, or run without plan.max_hours and max_usd.",
+        )
     telemetry = [worker_readings(storage, worker) for worker in readings]
     gpu_use, gpu_memory_bytes = gpu_of(one for mine in telemetry for one in mine)
     return _Answered(

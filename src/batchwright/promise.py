@@ -8,13 +8,13 @@ import orjson
 
 from batchwright.adapters import other_bases
 from batchwright.config.job import Job
-from batchwright.core.errors import JobError
+from batchwright.core.errors import JobError, TimesLost
 from batchwright.core.pilot import PilotReport
 from batchwright.core.ports import Clock
 from batchwright.drive import Progress, pilot_is_done
 from batchwright.pilot.drift import drifted
 from batchwright.pilot.show import pilot_line
-from batchwright.piloting import TimesLost, over_budget, pilot_report
+from batchwright.piloting import over_budget, pilot_report
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.state import RunState

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.config.job import Job
-from batchwright.piloting import TimesLost
+from batchwright.core.errors import TimesLost
 from batchwright.promise import Promise
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.manifest import existing_run

@@ -3,6 +3,7 @@
 BatchwrightError                exit  what happened
 ├── JobError                       2  the job file, an option or the model folder is wrong
 │   ├── ResumeRefused              2  the run directory holds another job
+│   ├── TimesLost                  2  a pilot's times were lost when its worker was killed
 │   ├── MissingExtra               2  an optional package is not installed
 │   └── Forbidden                  2  the cluster does not allow it to this account
 ├── InputError                     3  the input cannot be used at all
@@ -58,6 +59,10 @@ class JobError(BatchwrightError):
 
 class ResumeRefused(JobError):
     """The run directory was made by another job; the message names each difference."""
+
+
+class TimesLost(JobError):
+    """When a pilot's rows ended is not known: who ran them was killed before they could say."""
 
 
 class MissingExtra(JobError):
