@@ -82,7 +82,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--first-minutes", type=float, default=5.0, help="until the driver is killed")
+    parser.add_argument(
+        "--first-minutes", type=float, default=5.0, help="until the driver is killed"
+    )
     parser.add_argument("--minutes", type=float, default=15.0, help="after that, at most")
     parser.add_argument("--preparers", type=int, default=1)
     args = parser.parse_args()
