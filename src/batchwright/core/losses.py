@@ -8,7 +8,8 @@ from statistics import median
 
 from batchwright.core.readings import Reading
 
-# While so large a share of the usual rows is in the engine, it counts as full.
+# While so large a share of the usual rows is in the engine, it counts as full. The diagnosis looks for
+# less (`diagnose.window.TAIL_BELOW`): all that was lost adds up here, and there only what is worth a change.
 FULL_SHARE = 0.8
 
 START_UP = "start-up"

@@ -9,17 +9,15 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-import orjson
-
 from batchwright import __version__
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, StorageError
 from batchwright.drive import Progress
 from batchwright.metrics import of_run, of_workers
 from batchwright.metrics.words import Family, Look, WorkerLook
-from batchwright.rundir import layout
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import existing_run
+from batchwright.rundir.promised import read_pilot
 from batchwright.rundir.readings import reading_from
 
 FAMILIES: tuple[Family, ...] = (*of_run.FAMILIES, *of_workers.FAMILIES)
@@ -119,9 +117,8 @@ class _Run:
         """What the pilot says that the whole takes; it may still say otherwise when all is known."""
         if now - self._read_at >= PILOT_EVERY_S:
             self._read_at = now
-            raw = self.storage.read_if_there(layout.PILOT)
-            hours = orjson.loads(raw)["hours"]["estimate"] if raw else None
-            self._estimated_s = None if hours is None else 3600 * float(hours)
+            pilot = read_pilot(self.storage)
+            self._estimated_s = None if pilot is None else 3600 * pilot.hours.estimate
         return self._estimated_s
 
 

@@ -10,15 +10,18 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from batchwright.core.errors import JobError
+from batchwright.core.pilot import Interval
 from batchwright.drive import Progress
 from batchwright.metrics.server import FAMILIES, Collector, RunLook, serving
 from batchwright.metrics.words import Look, WorkerLook
 from batchwright.rundir.ledger import Ledger
 from tests.unit.metrics.samples import LOOK, PREPARES, PROGRESS, READING, heartbeat
+from tests.unit.pages.samples import REPORT
 from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
 
 
@@ -125,7 +128,8 @@ def test_a_look_has_the_workers_of_this_start_and_is_made_at_most_once_a_second(
     assert [(one.name, one.reading) for one in first.workers] == [("w", READING)]
     assert (first.run, first.limit_s, first.estimated_s) == ("r", 1800.0, None)
     beat(run, "p", 1002.0, PREPARES)
-    run.storage.put("pilot.json", b'{"hours": {"low": 1, "estimate": 2.0, "high": 3}}')
+    pilot = replace(REPORT, hours=Interval(1.0, 2.0, 3.0))
+    run.storage.put("pilot.json", orjson.dumps(pilot.as_json()))
     assert watched.look() is first
     clock.seconds += 31.0
     later = watched.look()
