@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import yaml
 
@@ -33,6 +34,7 @@ from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger
 from batchwright.worker import Worker
 from tests.unit.metrics.samples import PROGRESS, READING, heartbeat
+from tests.unit.pages.samples import REPORT
 from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
 
 MONITORING = Path(__file__).parents[2] / "monitoring"
@@ -96,7 +98,7 @@ def _tell(run: SmallRun, watch: Callable[[Progress], None], stop: threading.Even
 @contextmanager
 def with_cards(run: SmallRun, port: int) -> Iterator[None]:
     """A run that has what this machine lacks: cards, a pilot's estimate, a limit."""
-    run.storage.put("pilot.json", b'{"hours": {"estimate": 2.0}}')
+    run.storage.put("pilot.json", orjson.dumps(REPORT.as_json()))
     ledger = Ledger(run.storage, "w", SystemClock(), 60)
     state = {key: one for key, one in heartbeat(READING).items() if key not in ("at", "ended")}
     with serving(port, lambda _progress: None) as watch, Heartbeat(ledger, lambda: state, 60):
