@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
 
-from batchwright.core.losses import Balance, EngineTime, balance, engine_losses
+from batchwright.core.losses import PREEMPTED_AT, Balance, EngineTime, balance, engine_losses
 from batchwright.core.plan import Plan
 from batchwright.core.readings import Reading
 from batchwright.core.records import Receipt
@@ -118,7 +118,7 @@ def time_balance(
     total_s = sum(one.time.seconds for one in workers)
     if not total_s or not any(one.time.up_at is not None for one in workers):
         return None
-    mean = lengths.prompts.mean + lengths.outputs.mean / 2
+    mean = lengths.prompts.mean + PREEMPTED_AT * lengths.outputs.mean
     losses = [engine_losses(one.time, one.readings, mean) for one in workers]
     if plan is None or not lengths.prompts.rows:
         return balance(total_s, losses)

@@ -40,6 +40,7 @@ def told_settings(job: Job, manifest: Manifest, order: str) -> Settings:
         max_model_len=manifest.max_model_len,
         max_tokens=sampling.get("max_tokens") or DEFAULT_MAX_TOKENS,
         gpu_memory_utilization=options.get("gpu_memory_utilization"),
+        watermark=options.get("watermark"),
         max_num_batched_tokens=options.get("max_num_batched_tokens"),
         enforce_eager=bool(options.get("enforce_eager")),
         user_options=frozenset(job.engine.options),

@@ -113,7 +113,7 @@ def test_what_a_pilot_measured_is_planned_with(
 ) -> None:
     job = job_for(
         rows, tiny_model,
-        **{"sampling.max_tokens": 3000, "engine.options.kv_cache_memory_bytes": 64 << 20},
+        **{"sampling.max_tokens": 3000, "engine.options.kv_cache_memory_bytes": 16 << 20},
     )  # fmt: skip
     opened = open_settled(tmp_path / "run", survey(job), job, H200, GO)
     assert opened.plan is not None

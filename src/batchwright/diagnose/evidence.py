@@ -262,6 +262,7 @@ class Settings:
     max_model_len: int = 0
     max_tokens: int = 512
     gpu_memory_utilization: float | None = None
+    watermark: float | None = None
     max_num_batched_tokens: int | None = None
     enforce_eager: bool = False
     user_options: frozenset[str] = frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batchwright.core.findings import Change, Finding, Weight
+from batchwright.core.losses import PREEMPTED_AT
 from batchwright.diagnose.evidence import Evidence, PlanEvidence, WorkerEvidence
 from batchwright.diagnose.figures import over_time, percent
 from batchwright.diagnose.rules_host import (
@@ -29,8 +30,11 @@ ROWS_OF_RIDGE = 128
 # A change that is worth less is not worth a restart.
 LEAST_GAIN = 0.05
 
-# Recomputed work below this share is what a full cache costs anyway.
-LEAST_RECOMPUTED = 0.02
+# What batchwright starts vLLM with: `engines.vllm_setup.KV_WATERMARK`.
+USUAL_WATERMARK = 0.05
+
+# Recomputed work below this share is what a full cache costs anyway: to let in fewer rows costs more.
+LEAST_RECOMPUTED = 0.05
 LEAST_PREEMPTIONS = 20
 
 # Peaks that kernels reach in practice: see `plan.speed.REACH`.
@@ -152,9 +156,9 @@ def kv_full(evidence: Evidence) -> Finding | None:
         ),
         cause="More rows are let in than the cache has room for once their answers have grown; who "
         "is thrown out computes its prompt and its answer so far again.",
-        remedy="Let fewer rows run at the same time, or make the cache larger: a higher "
-        "gpu_memory_utilization, kv_cache_dtype: fp8, or more cards per engine.",
-        changes=_fewer_rows(worker, evidence),
+        remedy="Keep a part of the cache free when rows are let in (watermark), or make it larger: a "
+        "higher gpu_memory_utilization, kv_cache_dtype: fp8, or more cards per engine.",
+        changes=(*_reserve(evidence), *more_memory(evidence), *_smaller_cache(evidence)),
         gain=share,
     )
 
@@ -162,20 +166,25 @@ def kv_full(evidence: Evidence) -> Finding | None:
 def _recomputed(worker: WorkerEvidence) -> float:
     """Share of a worker's time that went to rows that had been thrown out."""
     rows = max(1, worker.rows)
-    again = worker.computed_prompt_tokens / rows + 0.5 * _mean_output(worker)
+    again = worker.computed_prompt_tokens / rows + PREEMPTED_AT * _mean_output(worker)
     lost = worker.preemptions * again
     done = worker.computed_prompt_tokens + OUTPUT_WEIGHT * worker.output_tokens
     return lost / (lost + done) if lost else 0.0
 
 
-def _fewer_rows(worker: WorkerEvidence, evidence: Evidence) -> tuple[Change, ...]:
-    fitting = round(0.9 * min(worker.running, worker.cap or worker.running))
-    changes = []
-    if 0 < fitting < worker.max_num_seqs:
-        changes.append(
-            Change("engine.options.max_num_seqs", f"{worker.max_num_seqs}", f"{max(1, fitting)}")
-        )
-    return (*changes, *more_memory(evidence))
+def _reserve(evidence: Evidence) -> tuple[Change, ...]:
+    """The reserve that batchwright gives vLLM, where the user has taken it away."""
+    given = evidence.settings.watermark
+    if given is None or given >= USUAL_WATERMARK:
+        return ()
+    return (Change("engine.options.watermark", f"{given:g}", f"{USUAL_WATERMARK:g}"),)
+
+
+def _smaller_cache(evidence: Evidence) -> tuple[Change, ...]:
+    """Half the bytes for each token, unless the user has chosen them."""
+    if "kv_cache_dtype" in evidence.settings.user_options:
+        return ()
+    return (Change("engine.options.kv_cache_dtype", "auto", "fp8"),)
 
 
 def kv_small(evidence: Evidence) -> Finding | None:
@@ -200,14 +209,7 @@ def kv_small(evidence: Evidence) -> Finding | None:
         cause="What the weights leave of the card's memory holds few rows of this length.",
         remedy="Make the cache larger: a higher gpu_memory_utilization, kv_cache_dtype: fp8, "
         "quantised weights, or more cards per engine. The gain is for a cache of twice the size.",
-        changes=(
-            *more_memory(evidence),
-            *(
-                ()
-                if "kv_cache_dtype" in evidence.settings.user_options
-                else (Change("engine.options.kv_cache_dtype", "auto", "fp8"),)
-            ),
-        ),
+        changes=(*more_memory(evidence), *_smaller_cache(evidence)),
         gain=gain,
     )
 

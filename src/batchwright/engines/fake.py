@@ -102,6 +102,7 @@ class FakeEngine:
         self._output_tokens = 0
         self._preemptions = 0
         self._resident_tokens = 0
+        self._num_fitting = 0
 
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Check the options and pretend to load a model."""
@@ -147,6 +148,8 @@ class FakeEngine:
         """Read the pretended engine."""
         running = min(len(self._queue), self._settings.max_num_seqs)
         kv_tokens = self._options.kv_tokens
+        if kv_tokens:
+            running = min(running, self._num_fitting)
         return EngineGauges(
             running=running,
             waiting=len(self._queue) - running,
@@ -244,6 +247,7 @@ class FakeEngine:
                 whole += needed
                 fitting.append(request)
         self._preemptions += admitted - len(fitting)
+        self._num_fitting = len(fitting)
         self._resident_tokens = whole
         return fitting
 

@@ -14,7 +14,7 @@ from batchwright.core.errors import EngineDied, EngineError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Engine, EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
-from batchwright.engines.flow import LOOK_EVERY_S, Flow, LiveRow, margin_when_bound
+from batchwright.engines.flow import Flow, ahead_of
 from batchwright.engines.suspects import Suspects
 
 DEFAULT_TOKEN_BUDGET = 16_384  # the most that an engine takes unless told
@@ -29,8 +29,8 @@ class FeedPolicy:
     """How many requests the engine holds: those that run, and a few so that no slot waits.
 
     Attributes:
-        max_num_seqs: rows that run at the same time: the engine's limit, or fewer where its KV
-            pool has no room for so many.
+        max_num_seqs: rows that run at the same time: the engine's limit, or those that its KV pool
+            is known to have room for.
         margin: rows more than that, ready to take a slot in the very step in which it is free.
         max_tokens_ahead: prompt tokens that the rows of the margin may have together. Some steps
             of work are enough; more would only be lost at a stop.
@@ -44,15 +44,11 @@ class FeedPolicy:
     def of(cls, settings: EngineSettings) -> FeedPolicy:
         """The policy for an engine's settings."""
         budget = int(settings.options.get("max_num_batched_tokens") or DEFAULT_TOKEN_BUDGET)
-        margin = max(16, settings.max_num_seqs // 4)
-        return cls(settings.max_num_seqs, margin, BUDGETS_AHEAD * budget)
+        return cls(settings.max_num_seqs, ahead_of(settings.max_num_seqs), BUDGETS_AHEAD * budget)
 
-    def capped(self, cap: int) -> FeedPolicy:
-        """The policy while the KV pool has room for `cap` rows only."""
-        if cap >= self.max_num_seqs:
-            return self
-        margin = min(self.margin, margin_when_bound(cap))
-        return replace(self, max_num_seqs=cap, margin=margin)
+    def for_now(self, running: int, rows: int) -> FeedPolicy:
+        """The policy while `running` rows run and the engine should have `rows`."""
+        return replace(self, max_num_seqs=running, margin=rows - running)
 
     @property
     def max_rows(self) -> int:
@@ -78,12 +74,11 @@ class FeedPolicy:
 
 
 class Flight(NamedTuple):
-    """A request in the engine, when it was sent, how often by now, and at which step."""
+    """A request in the engine, when it was sent, and how often by now."""
 
     request: Request
     sent_at: float
     attempts: int
-    sent_at_step: int = 0
 
 
 class Supervisor:
@@ -111,8 +106,7 @@ class Supervisor:
         self._make_engine = make_engine
         self._settings = settings
         self._full_policy = self._policy = policy or FeedPolicy.of(settings)
-        self._flow = Flow(self._full_policy.max_num_seqs, 0)
-        self._looked_at = float("-inf")
+        self._flow = self._new_flow(0)
         self._row_timeout_s = row_timeout_s
         self._max_restarts = max_restarts
         self._monotonic = monotonic
@@ -133,7 +127,7 @@ class Supervisor:
     @property
     def cap(self) -> int:
         """Rows that the engine should hold by now."""
-        return self._policy.max_num_seqs
+        return self._flow.cap
 
     @property
     def max_num_seqs(self) -> int:
@@ -144,10 +138,8 @@ class Supervisor:
         """Start the engine. A first start that fails is not tried again."""
         self._engine = self._make_engine()
         info = self._engine.start(self._settings)
-        if self.restarts:
-            self._flow.restart()
-        else:
-            self._flow = Flow(self._full_policy.max_num_seqs, info.kv_tokens)
+        if not self.restarts:
+            self._flow = self._new_flow(info.kv_tokens)
         return info
 
     def room(self) -> int:
@@ -214,30 +206,26 @@ class Supervisor:
         count = self._policy.num_to_send(len(self._flights), ahead, waiting)
         self._send([Flight(self._waiting.popleft(), 0.0, 0) for _ in range(count)])
 
+    def _new_flow(self, kv_tokens: int) -> Flow:
+        policy = self._full_policy
+        return Flow(policy.max_num_seqs, policy.max_rows, kv_tokens)
+
     def _look(self) -> None:
-        """Every two seconds, find out how many rows the engine has room for."""
-        now = self._monotonic()
-        if now - self._looked_at < LOOK_EVERY_S or self.in_flight == 0:
-            return
-        self._looked_at = now
-        gauges = self._running_engine().gauges()
-        live = [
-            LiveRow(request.prompt_tokens, request.max_tokens, max(0, gauges.steps - sent_at))
-            for request, _, _, sent_at in self._flights.values()
-        ]
-        # Before the first row has been sent, those that wait tell what the rows are like.
-        live = live or [LiveRow(one.prompt_tokens, one.max_tokens, 0) for one in self._waiting]
-        self._policy = self._full_policy.capped(self._flow.look(gauges, live))
+        """Find out how many rows the engine has room for now."""
+        if not self._flow.begun:
+            if not self._waiting:
+                return
+            self._flow.begin(self._waiting)
+        rows = self._flow.look(self._running_engine().gauges())
+        self._policy = self._full_policy.for_now(self._flow.running, rows)
 
     def _send(self, flights: list[Flight]) -> None:
         if not flights:
             return
         now = self._monotonic()
-        engine = self._running_engine()
-        steps = engine.gauges().steps
-        for request, _, attempts, _ in flights:
-            self._flights[request.row] = Flight(request, now, attempts + 1, steps)
-        engine.submit([flight.request for flight in flights])
+        for request, _, attempts in flights:
+            self._flights[request.row] = Flight(request, now, attempts + 1)
+        self._running_engine().submit([flight.request for flight in flights])
 
     def _settle(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Close the rows that came back; a late outcome of a row that is closed is dropped."""
@@ -249,7 +237,6 @@ class Supervisor:
             self._suspects.finished(outcome.row)
             if outcome.error_code is None:
                 self._fruitless_deaths = 0
-                self._flow.finish(flight.request.prompt_tokens, len(outcome.token_ids))
             if flight.attempts > 1:
                 settled.append(outcome._replace(attempts=flight.attempts))
             else:

@@ -19,7 +19,8 @@ CPU_BATCHED_TOKENS = 2048
 GPU_BATCHED_TOKENS = 8192
 
 # The share of the KV pool that vLLM keeps free when it lets rows in. By default it is none: rows
-# come in on their prompts alone, and others are preempted as soon as they grow.
+# come in on their prompts alone, and others are preempted as soon as they grow. Pools of 30,000 to
+# 400,000 tokens lose least with 0.03 to 0.05, by simulation (decision 0032).
 KV_WATERMARK = 0.05
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 
@@ -135,7 +136,7 @@ def engine_arguments(
     if on_cpu:
         defaults["enforce_eager"] = True  # compiling takes longer than small jobs gain
         defaults["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
-    elif "watermark" in known and settings.task.makes_text:
+    if "watermark" in known and settings.task.makes_text:
         defaults["watermark"] = KV_WATERMARK
     own = {*OWN_OPTIONS, *SETTINGS_OPTIONS}
     given = {name: value for name, value in settings.options.items() if name not in own}

@@ -147,13 +147,13 @@ def _rows(
     held = int(best.rows_in_cache)
     more = ""
     if rows > held:
-        more = "; those that share a prefix take less, and the feeder holds the others back"
+        more = "; more fit while they are young or share a prefix, and vLLM lets in what fits"
     if rows >= 1024:
         limit = "1,024: more rows need more graphs and memory and bring little"
     elif rows >= workload.prompts.rows / best.replicas:
         limit = "the rows of the job"
     else:
-        limit = f"the KV cache: {held:,} rows of {best.resident:,.0f} tokens on average, 0.88 of it"
+        limit = f"the KV cache: {held:,} rows of {best.resident:,.0f} tokens on average"
     _, rate = what_if["half"]
     steps = tuple(
         (

@@ -33,9 +33,10 @@ from batchwright.plan.speed import Speed, predict
 BLOCK = 16
 DEFAULT_UTILIZATION = 0.92
 MOST_ROWS = 1024
-# Of the KV cache, for rows that run: rows grow, and a full cache throws rows out and computes them
-# again (600 rows of 300 + about 900 tokens on one H200 with vLLM 0.25.1: 60.2 s, 55.9 s so).
-CACHE_SHARE = 0.88
+# Places for rows, as multiples of the rows that the KV cache holds on average: young rows take less
+# of it than old ones, so at times more fit. vLLM itself lets in what fits (decision 0032). Before a
+# pilot the average is a guess, and as a rule too large: half of the cap.
+PLACES, PLACES_BY_GUESS = 1.5, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +164,23 @@ def choose_max_num_seqs(task: Task, sizes: Sizes, work: Work) -> tuple[Sizes, Me
         if not memory.fits or memory.pool_too_large:
             continue
         if "max_num_seqs" not in task.given:
-            held = CACHE_SHARE * count_rows_in_cache(task.facts, work, tried, memory.blocks)
-            held *= room_for_sharing(
-                task.workload.prompts, expected_outputs(task.workload), task.given
-            )
-            rows = max(1, min(start, _round_rows(int(held), up=False)))
+            held = count_rows_in_cache(task.facts, work, tried, memory.blocks)
+            places = int(held * _places_per_row(task))
+            rows = max(1, min(start, _round_rows(places, up=False)))
             tried = _with_rows(task, sizes, rows)
             memory = plan_memory(task.facts, task.gpu, tried)
         if best is None or tried.max_num_seqs > best[0].max_num_seqs:
             best = tried, memory
     return best
+
+
+def _places_per_row(task: Task) -> float:
+    """Places for rows that an engine should have, for each that fits its cache on average."""
+    workload = task.workload
+    guessed = rows_to_plan_for(workload) is not workload
+    places = PLACES_BY_GUESS if guessed else PLACES
+    shared = room_for_sharing(workload.prompts, expected_outputs(workload), task.given)
+    return max(places, shared)
 
 
 def _round_rows(rows: int, *, up: bool) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 from batchwright.core.workload import SHORT_OUTPUT, LengthHistogram, Workload, guess_output
 from batchwright.plan.limit import expected_outputs
 
-# Rows with a common beginning of most of their prompt fit several times as often. The feeder holds
-# rows back while they do not, so the room costs a few graphs and nothing else. By arithmetic, a KV
+# Rows with a common beginning of most of their prompt fit several times as often. vLLM lets no row in
+# that does not fit, so the room costs a few graphs and nothing else. By arithmetic, a KV
 # cache of 100,000 tokens holds 40 rows of eight questions to each document of 2,000 tokens, and 180
 # of them in groups.
 ROOM = 4

@@ -27,6 +27,8 @@ EAGER_S_PER_LAYER = 0.6e-3
 # estimates: no job over several cards has been measured.
 NVLINK_BYTES_S, NVLINK_LATENCY_S = 300e9, 10e-6
 PCIE_BYTES_S, PCIE_LATENCY_S = 25e9, 40e-6
+# Of the KV cache, in use while rows wait for it: vLLM keeps a reserve, and the next row must fit whole.
+CACHE_SHARE = 0.93
 # A pipeline's stages wait for each other now and then.
 PIPELINE_SHARE = 0.85
 
@@ -63,6 +65,7 @@ def predict(
     linked_by_nvlink: bool,
 ) -> Speed:
     """Seconds for one replica's share of the work; start-up not counted."""
+    rows_in_cache *= CACHE_SHARE
     found = terms(facts, gpu, work, sizes, rows_in_cache, REACH)
     busy = max(found.products_s, found.weights_s) + found.attention_s + found.cache_s
     step = step_s(facts, sizes, rows_in_cache, largest_graph)

@@ -1,20 +1,22 @@
-"""The cap of rows in the engine, tried on a simulated scheduler with a small KV pool."""
+"""How many rows an engine is given, tried on a simulated scheduler with a small KV pool."""
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchwright.core.ports import EngineGauges
-from batchwright.engines.feeder import FeedPolicy
-from batchwright.engines.flow import Flow, LiveRow, expected_resident, guess_output
+from batchwright.core.records import Request
+from batchwright.engines.flow import LEAST_AHEAD, Flow, ahead_of
 
-STEPS_PER_LOOK = 100  # of 20 ms
-MARGIN = 64
+STEPS_PER_LOOK = 10
+RESERVE = 0.05
 
 
 @dataclass
@@ -23,24 +25,26 @@ class Row:
     output: int
     max_tokens: int
     made: int = 0
-    sent_at: int = 0
     resident: int = 0
+
+    def request(self) -> Request:
+        return Request(0, [1] * self.prompt, self.max_tokens, "{}")
 
 
 class Pool:
     """Runs rows as vLLM does: first come first served, whole prompts, the last one is preempted."""
 
-    def __init__(self, max_num_seqs: int, kv_tokens: int, shared: int = 0) -> None:
+    def __init__(self, max_num_seqs: int, kv_tokens: int, reserve: float = RESERVE) -> None:
         self.max_num_seqs = max_num_seqs
         self.kv_tokens = kv_tokens
-        self.shared = shared  # tokens at the start of every prompt that are in the pool once
+        self.kept_free = reserve * kv_tokens
         self.waiting: deque[Row] = deque()
         self.running: list[Row] = []
         self.steps = self.preemptions = 0
 
     @property
     def used(self) -> int:
-        return sum(row.resident for row in self.running) + (self.shared if self.running else 0)
+        return sum(row.resident for row in self.running)
 
     def gauges(self) -> EngineGauges:
         return EngineGauges(
@@ -54,6 +58,7 @@ class Pool:
     def step(self) -> list[Row]:
         self.steps += 1
         used = self.used + len(self.running)
+        preempted = used > self.kv_tokens
         while used > self.kv_tokens:
             row = self.running.pop()
             used -= row.resident + 1
@@ -63,9 +68,9 @@ class Pool:
         for row in self.running:
             row.made += 1
             row.resident += 1
-        while self.waiting and len(self.running) < self.max_num_seqs:
-            need = self.waiting[0].prompt - self.shared + self.waiting[0].made
-            if used + need > self.kv_tokens:
+        while self.waiting and len(self.running) < self.max_num_seqs and not preempted:
+            need = self.waiting[0].prompt + self.waiting[0].made
+            if used + need > self.kv_tokens - self.kept_free:
                 break
             row = self.waiting.popleft()
             row.resident = need
@@ -78,152 +83,142 @@ class Pool:
 
 @dataclass
 class Report:
-    caps: list[int]
     steps: int
     preemptions: int
-    uses: list[float]
+    most_waiting: int
+    caps: list[int]
 
 
-def simulate(pool: Pool, rows: Iterator[Row], num_rows: int, *, controlled: bool = True) -> Report:
+def simulate(pool: Pool, rows: list[Row]) -> Report:
     """Feed a pool as the supervisor does, until all rows are done."""
-    full = FeedPolicy(pool.max_num_seqs, MARGIN, 10**9)
-    policy = full
-    flow = Flow(pool.max_num_seqs, pool.kv_tokens if controlled else 0)
-    report = Report([], 0, 0, [])
-    left = num_rows
-    live: list[Row] = []
-    while left or live:
+    flow = Flow(pool.max_num_seqs, pool.max_num_seqs + ahead_of(pool.max_num_seqs), pool.kv_tokens)
+    flow.begin([row.request() for row in rows[: pool.max_num_seqs]])
+    left = deque(rows)
+    held = wanted = most_waiting = 0
+    caps = []
+    while left or held:
         if pool.steps % STEPS_PER_LOOK == 0:
-            seen = [
-                LiveRow(row.prompt, row.max_tokens, pool.steps - row.sent_at) for row in live
-            ] or [LiveRow(row.prompt, row.max_tokens, 0) for row in [next(rows)]]
-            policy = full.capped(flow.look(pool.gauges(), seen))
-            report.caps.append(policy.max_num_seqs)
-            report.uses.append(pool.gauges().kv_use)
-        while left and len(live) < policy.max_rows:
-            row = next(rows)
-            row.sent_at = pool.steps
-            live.append(row)
-            pool.waiting.append(row)
-            left -= 1
-        for row in pool.step():
-            live.remove(row)
-            flow.finish(row.prompt, row.output)
-    report.steps, report.preemptions = pool.steps, pool.preemptions
-    return report
+            wanted = flow.look(pool.gauges())
+            caps.append(flow.cap)
+            most_waiting = max(most_waiting, len(pool.waiting))
+        while left and held < wanted:
+            pool.waiting.append(left.popleft())
+            held += 1
+        held -= len(pool.step())
+    return Report(pool.steps, pool.preemptions, most_waiting, caps)
 
 
-def rows_of(draw: Callable[[random.Random], int], prompt: int, max_tokens: int) -> Iterator[Row]:
+def all_at_once(pool: Pool, rows: list[Row]) -> Report:
+    """Give the pool every row before its first step."""
+    pool.waiting.extend(rows)
+    left = len(rows)
+    while left:
+        left -= len(pool.step())
+    return Report(pool.steps, pool.preemptions, len(rows), [])
+
+
+def rows_of(
+    draw: Callable[[random.Random], int], num_rows: int, *, prompt: int = 100, max_tokens: int
+) -> list[Row]:
     rng = random.Random(0)
-    while True:
-        yield Row(prompt, draw(rng), max_tokens)
+    return [Row(prompt, draw(rng), max_tokens) for _ in range(num_rows)]
 
 
-def rows_to_compare(
-    draw: Callable[[random.Random], int], max_tokens: int, kv_tokens: int, num_rows: int
-) -> tuple[Report, Report]:
-    """The same rows without and with the cap."""
-    free, capped = (
-        simulate(
-            Pool(256, kv_tokens), rows_of(draw, 100, max_tokens), num_rows, controlled=controlled
-        )
-        for controlled in (False, True)
-    )
-    return free, capped
-
-
-def test_short_rows_with_room_for_all_run_all_at_once() -> None:
-    report = simulate(Pool(1024, 400_000), rows_of(lambda rng: 8, 150, 8), 4000)
-    assert set(report.caps) == {1024}
-
-
-def test_an_engine_that_does_not_tell_its_pool_has_no_cap() -> None:
-    flow = Flow(64, 0)
-    assert flow.look(EngineGauges(kv_use=1.0, preemptions=100), [LiveRow(10**6, 10, 0)] * 64) == 64
-    assert not flow.bound
-
-
-def test_nothing_in_flight_changes_nothing() -> None:
-    assert Flow(64, 1000).look(EngineGauges(), []) == 64
-
-
-def test_the_first_cap_is_what_the_pool_holds_of_the_rows_that_wait() -> None:
-    flow = Flow(1000, 100_000)
-    assert flow.look(EngineGauges(), [LiveRow(300, 200, 0)] * 50) == int(0.88 * 100_000 / 400)
-    assert flow.bound
-    assert Flow(1000, 100_000).look(EngineGauges(), [LiveRow(300, 4000, 0)]) == int(88_000 / 1300)
-
-
-def test_a_small_pool_is_kept_full_without_preempting() -> None:
-    free, capped = rows_to_compare(lambda rng: rng.randint(200, 400), 400, 30_000, 1000)
-    assert free.preemptions > 1000
-    assert capped.preemptions < 0.1 * free.preemptions
-    settled = capped.uses[5:-5]
-    assert sum(settled) / len(settled) > 0.8
-    assert capped.steps < 1.3 * free.steps, "and preempted rows cost nothing in this simulation"
-
-
-def test_a_long_tail_of_outputs_is_foreseen() -> None:
-    free, capped = rows_to_compare(
-        lambda rng: min(2000, int(rng.lognormvariate(5.5, 0.8))), 2000, 60_000, 1500
-    )
-    assert capped.preemptions < 0.3 * free.preemptions
-    settled = capped.uses[5:-10]
-    assert sum(settled) / len(settled) > 0.75
-
-
-def test_a_cap_that_nobody_reaches_does_not_keep_the_engine_empty() -> None:
-    """`max_tokens` is 4,096 and answers have 40: known from the first rows that finish."""
-    _, capped = rows_to_compare(lambda rng: rng.randint(20, 60), 4096, 60_000, 3000)
-    assert capped.caps[0] < 64
-    assert set(capped.caps[1:]) == {256}
-
-
-def test_shared_beginnings_of_prompts_leave_room_for_more_rows() -> None:
-    pool = Pool(128, 40_000, shared=900)
-    report = simulate(pool, rows_of(lambda rng: rng.randint(50, 100), 1000, 100), 1000)
-    assert report.caps[0] < 40
-    assert min(report.caps[2:]) >= 120
-    assert report.preemptions == 0
-
-
-def test_early_finishers_do_not_stand_for_all() -> None:
-    finished = [(100, 20)] * 80
-    live = [LiveRow(100, 1000, 25)] * 20
-    assert expected_resident(finished, []) == 110
-    # A fifth of all rows go on, to 500 tokens by guess: E[o] = 116 and E[o^2] / 2 = 25,160.
-    assert expected_resident(finished, live) == pytest.approx(100 + 25_160 / 116, rel=0.01)
-    assert expected_resident([(100, 400)] * 50, []) == 300
-
-
-def test_a_single_row_that_outlives_the_rest_weighs_little() -> None:
-    finished = [(100, 40)] * 99
-    assert expected_resident(finished, [LiveRow(100, 4096, 60)]) < 125
-
-
-def test_preemptions_shrink_the_cap_and_a_new_engine_counts_them_anew() -> None:
-    flow = Flow(1000, 100_000)
-    live = [LiveRow(300, 200, 0)] * 220
-    before = flow.look(EngineGauges(), live)
-    after = flow.look(EngineGauges(preemptions=50), live)
-    assert after == pytest.approx(0.95 * before, abs=1)
-    flow.restart()
-    assert flow.look(EngineGauges(preemptions=0), live) == pytest.approx(after, abs=1)
+def long_tail(rng: random.Random) -> int:
+    return min(2000, int(rng.lognormvariate(5.5, 0.8)))
 
 
 @pytest.mark.parametrize(
-    ("max_tokens", "guess"), [(0, 1), (8, 8), (256, 256), (400, 256), (4096, 2048)]
+    ("draw", "max_tokens", "kv_tokens"),
+    [
+        (lambda rng: rng.randint(200, 400), 400, 30_000),
+        (long_tail, 2000, 60_000),
+        (lambda rng: rng.randint(20, 60), 4096, 60_000),  # a cap that nobody reaches
+        (lambda rng: 8, 8, 400_000),
+    ],
 )
-def test_the_guess_is_the_planners(max_tokens: int, guess: int) -> None:
-    assert guess_output(max_tokens) == guess
+def test_the_engine_runs_as_many_rows_as_if_it_had_all(
+    draw: Callable[[random.Random], int], max_tokens: int, kv_tokens: int
+) -> None:
+    one, all_rows = (rows_of(draw, 800, max_tokens=max_tokens) for _ in range(2))
+    fed = simulate(Pool(256, kv_tokens), one)
+    full = all_at_once(Pool(256, kv_tokens), all_rows)
+    assert fed.steps <= 1.02 * full.steps + 2 * STEPS_PER_LOOK
+    assert fed.most_waiting <= 256 + ahead_of(256)
 
 
-def test_a_pool_that_is_nearly_empty_never_holds_rows_back() -> None:
-    """Rows that waited look older than they are, so what they share seems to change from wave to wave."""
-    flow = Flow(max_num_seqs=1024, kv_tokens=2_000_000)
-    caps = []
-    for share, ahead in [(0.6, 0), (1.0, 256), (0.7, 0), (1.1, 256), (1.0, 256)]:
-        live = [LiveRow(128, 128, 64)] * 1024 + [LiveRow(128, 128, 0)] * ahead
-        kv_use = share * 1024 * (128 + 64) / 2_000_000
-        caps.append(flow.look(EngineGauges(running=1024, waiting=ahead, kv_use=kv_use), live))
-    assert caps == [1024] * 5
+def test_few_rows_wait_in_an_engine_that_is_full() -> None:
+    rows = rows_of(long_tail, 800, max_tokens=2000)
+    report = simulate(Pool(256, 20_000), rows)
+    assert report.most_waiting < 160, "of 800, and some of them are preempted ones"
+    middle = report.caps[len(report.caps) // 4 : len(report.caps) // 2]
+    assert max(middle) < 100, "what the pool has room for"
+
+
+def test_the_reserve_and_not_a_cap_spares_preemptions() -> None:
+    """Why the engine is started with a watermark: without, rows come in on their prompts alone."""
+    without, reserve = (
+        simulate(Pool(256, 60_000, reserve), rows_of(long_tail, 800, max_tokens=2000))
+        for reserve in (0.0, RESERVE)
+    )
+    assert without.preemptions > 500
+    assert reserve.preemptions < 0.3 * without.preemptions
+
+
+def test_an_engine_that_does_not_tell_its_pool_gets_all_it_may_run() -> None:
+    flow = Flow(64, 80, 0)
+    flow.begin([Request(0, [1], 10**6, "{}")])
+    assert flow.look(EngineGauges()) == 80
+    assert flow.cap == 64
+
+
+def test_the_first_rows_are_guessed_to_be_in_the_middle_of_their_answers() -> None:
+    flow = Flow(1000, 1250, 100_000)
+    assert not flow.begun
+    flow.begin([Request(0, [1] * 300, 4000, "{}")] * 50)
+    assert flow.begun
+    assert flow.running == 100_000 // (300 + 1000)
+    assert flow.look(EngineGauges()) == 2 * flow.running + LEAST_AHEAD
+    assert flow.cap == 1000, "nothing says yet that there is no room"
+
+
+def test_a_row_larger_than_the_pool_is_sent() -> None:
+    flow = Flow(8, 24, 100)
+    flow.begin([Request(0, [1] * 300, 4000, "{}")])
+    assert flow.look(EngineGauges()) == 2 + LEAST_AHEAD
+
+
+def test_rows_that_all_end_in_one_step_are_replaced_at_once() -> None:
+    flow = Flow(1024, 1280, 2_000_000)
+    flow.begin([Request(0, [1] * 128, 128, "{}")])
+    for running, waiting in [(0, 0), (1024, 256), (256, 0), (1024, 256)]:
+        kv_use = running * 200 / 2_000_000
+        assert flow.look(EngineGauges(running=running, waiting=waiting, kv_use=kv_use)) == 1280
+
+
+def test_a_full_engine_gets_what_it_runs_and_a_quarter() -> None:
+    flow = Flow(1024, 1280, 100_000)
+    flow.begin([Request(0, [1], 1, "{}")])
+    assert flow.look(EngineGauges(running=100, waiting=40, kv_use=0.96)) == 125
+    assert flow.cap == 100
+    assert flow.look(EngineGauges(running=40, waiting=40, kv_use=0.75)) == 56, "still full"
+    assert flow.look(EngineGauges(running=40, waiting=0, kv_use=0.75)) == 96
+    assert flow.cap == 1024
+
+
+readings = st.builds(
+    EngineGauges, running=st.integers(0, 64), waiting=st.integers(0, 80), kv_use=st.floats(0, 1)
+)
+
+
+@given(st.integers(1, 64), st.integers(0, 10**6), st.lists(readings, max_size=20))
+def test_an_engine_always_gets_rows_and_never_too_many(
+    max_num_seqs: int, kv_tokens: int, looks: list[EngineGauges]
+) -> None:
+    most = max_num_seqs + ahead_of(max_num_seqs)
+    flow = Flow(max_num_seqs, most, kv_tokens)
+    flow.begin([Request(0, [1] * 10, 100, "{}")])
+    for gauges in looks:
+        wanted = flow.look(replace(gauges, running=min(gauges.running, max_num_seqs)))
+        assert flow.running < wanted <= most
+        assert 1 <= flow.cap <= max_num_seqs
