@@ -19,12 +19,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from benchmarks.throughput.lengths import Endings, Lengths, Tracked
 from vllm import SamplingParams
 from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
-
-from benchmarks.throughput.lengths import Endings, Lengths, Tracked
 
 # Wins against every logit, and is no infinity, of which softmax makes a NaN.
 CERTAIN = 1e9

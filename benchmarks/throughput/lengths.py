@@ -110,4 +110,3 @@ class Endings:
             self._due[self._step + max(1, row.missing)].append(row)
         self._step += 1
         return ending
-
