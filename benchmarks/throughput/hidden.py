@@ -44,6 +44,7 @@ class HiddenLengths(LogitsProcessor):
         self._endings = Endings()
         self._end_tokens: set[int] = set()
         self._masked = self._on_device([])
+        self._certain = torch.tensor(CERTAIN, dtype=torch.float32, device=device)
         self._ending: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def is_argmax_invariant(self) -> bool:
@@ -69,7 +70,7 @@ class HiddenLengths(LogitsProcessor):
         if self._endings.rows:
             logits.index_fill_(1, self._masked, -float("inf"))
         if self._ending is not None:
-            logits[self._ending] = CERTAIN
+            logits.index_put_(self._ending, self._certain)
         return logits
 
     def _track(
