@@ -117,7 +117,9 @@ def generate(folder: Path, total: int, order: str, chunk_rows: int) -> list[Rece
     return receipts
 
 
-def export(folder: Path, receipts: Sequence[dict[str, Any]], total: int, options: dict) -> None:
+def export(
+    folder: Path, receipts: Sequence[dict[str, Any]], total: int, options: dict[str, Any]
+) -> None:
     committed = Committed(
         parts=[Receipt(**receipt) for receipt in receipts],
         rejected=[],
@@ -154,7 +156,9 @@ def size_of(folder: Path, pattern: str) -> int:
     return sum(path.stat().st_size for path in folder.glob(pattern))
 
 
-def measure(folder: Path, receipts: list[Receipt], total: int, options: dict) -> dict[str, Any]:
+def measure(
+    folder: Path, receipts: list[Receipt], total: int, options: dict[str, Any]
+) -> dict[str, Any]:
     plain = [asdict(receipt) for receipt in receipts]
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=export, args=(folder, plain, total, options))

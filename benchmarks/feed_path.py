@@ -1,7 +1,7 @@
 """CPU cost per row of the path that feeds an engine and drains it, without a GPU.
 
-    python benchmarks/feed_path.py --rows 20000 --prompt 150 --output 8
-    python benchmarks/feed_path.py --rows 2048 --prompt 128 --output 128 --vllm MODEL
+    python -m benchmarks.feed_path --rows 20000 --prompt 150 --output 8
+    python -m benchmarks.feed_path --rows 2048 --prompt 128 --output 128 --vllm MODEL
 
 Without `--vllm`, a worker runs prepared rows on the fake engine in a child process. The fake's own
 work is measured apart, in process, and taken off the child's. With `--vllm`, one vLLM engine in
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from benchmarks.pipeline import make_tokenizer, write_rows
 
 from batchwright.config.job import Job
 from batchwright.config.load import make_job
@@ -99,8 +100,6 @@ def make_rows(count: int, prompt: int) -> list[list[int]]:
 
 def prepare(folder: Path, rows: list[list[int]], output: int, overrides: list[str]) -> Job:
     """A prepared and ordered run whose prompts are token ids."""
-    from pipeline import make_tokenizer, write_rows  # the benchmark beside this one
-
     data = folder / "rows.jsonl"
     lines = (json.dumps({"id": f"r{n}", "prompt": ids}) for n, ids in enumerate(rows))
     data.write_text("".join(f"{line}\n" for line in lines))

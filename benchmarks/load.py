@@ -23,9 +23,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -246,6 +246,19 @@ def same(best: Any, found: list[float]) -> bool:
     return len(found) == NEAREST and bool(np.allclose(best, sorted(found, reverse=True), atol=2e-5))
 
 
+class Search(Protocol):
+    """What is asked of a store besides what batchwright asks."""
+
+    def content(self) -> Any:
+        """Something that is equal as long as the rows are."""
+
+    def exact(self, vector: Any) -> list[float]:
+        """Similarities of the nearest, as well as the store can tell."""
+
+    def by_index(self, vector: Any) -> list[float]:
+        """The same as its users get them."""
+
+
 class Postgres:
     """Searches in PostgreSQL."""
 
@@ -441,7 +454,7 @@ BARE = {
     "pgvector": bare_postgres, "qdrant": bare_qdrant, "milvus": bare_milvus,
     "milvus-server": bare_milvus, "lancedb": bare_lance,
 }  # fmt: skip
-SEARCHES = {
+SEARCHES: dict[str, Callable[[Any], Search]] = {
     "pgvector": Postgres,
     "qdrant": Qdrant,
     "milvus": Milvus,

@@ -111,7 +111,7 @@ def check(name: str, rows: Rows, model: str, folder: Path, processes: int) -> bo
     )
     manifest = survey(job)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    ids = [
+    ids: list[Any] = [
         tokenizer.apply_chat_template(
             row["messages"],
             chat_template=CHAT_TEMPLATE,

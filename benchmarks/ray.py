@@ -114,7 +114,7 @@ def stage(args: argparse.Namespace) -> None:
 
 
 def executor_command(args: argparse.Namespace, out: Path) -> list[str]:
-    settings = {f"engine.options.{name}": value for name, value in ENGINE.items()}
+    settings: dict[str, Any] = {f"engine.options.{name}": value for name, value in ENGINE.items()}
     settings |= {"engine.options.omp_num_threads": 1, "model.dtype": "float32",
                  "prompt.chat": "false", "run.executor": "ray", "run.replicas": REPLICAS,
                  "run.pilot_rows": 0, "run.order": "file"}  # fmt: skip

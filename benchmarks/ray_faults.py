@@ -44,7 +44,7 @@ WORDS = [
     "hours",
 ]
 RUNNING_TIMEOUT_S = 900.0
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "vllm": {"max_model_len": 512, "dtype": "float32", "max_num_seqs": 32,
              "kv_cache_memory_bytes": 64 << 20, "omp_num_threads": 1},
     "fake": {"max_num_seqs": 32, "seconds_per_step": 0.2, "rows_per_step": 8},

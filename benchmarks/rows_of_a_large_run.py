@@ -17,6 +17,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -78,7 +79,7 @@ def multiply(storage: Storage, copies: int, every: int) -> None:
         if fails:  # the others are not to be read
             rows = pa.array(range(first, first + CHUNK))
             pq.write_table(bad.set_column(0, bad.schema.field("row"), rows), storage.root / file)
-        counts = {} if fails else {"ok": CHUNK, "failed": 0, "failures": {}}
+        counts: dict[str, Any] = {} if fails else {"ok": CHUNK, "failed": 0, "failures": {}}
         one = replace(
             receipt, chunk=number, file=file, first_row=first, last_row=first + CHUNK - 1, **counts
         )

@@ -11,12 +11,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.throughput import schedule
+from benchmarks.throughput.lengths import PROCESSOR, RUNNER
 from benchmarks.throughput.limits import is_encoder, kv_bytes, limit_s, read_facts
 from benchmarks.throughput.llm import Llm
 from benchmarks.throughput.ours import Batchwright, engine_arguments_of
@@ -25,7 +27,7 @@ from benchmarks.throughput.report import seconds, table
 from benchmarks.throughput.run_batch import RunBatch
 from benchmarks.throughput.tiny import SHAPES, make_model
 from benchmarks.throughput.words import Words
-from benchmarks.throughput.workloads import CPU, GPU, KINDS, make_workload, names_of
+from benchmarks.throughput.workloads import CPU, GPU, KINDS, make_workload, names_of, reveal
 
 from batchwright.core.plan import GpuFacts
 from batchwright.hardware import local_gpus
@@ -179,13 +181,16 @@ class Bench:
         folder = self.folder / workload.name
         folder.mkdir(exist_ok=True)
         data = folder / "rows.jsonl"
+        workload = with_true_lengths(workload, words, self.args.seed)
         with data.open("w") as file:
             for row, prompt in words.prompts(workload.rows, self.args.seed):
                 line: dict[str, Any] = {"id": row.id, "prompt": prompt}
                 if workload.task == "generate":
-                    line["max_tokens"] = row.max_tokens
+                    line["max_tokens"] = workload.told_max_tokens(row)
                 file.write(json.dumps(line) + "\n")
         conditions = dict(conditions)
+        if workload.hidden:
+            conditions["logits_processors"] = [PROCESSOR]
         if workload.kv_tokens and self.facts:
             conditions["kv_cache_memory_bytes"] = kv_bytes(self.facts, workload.kv_tokens)
         say(
@@ -193,7 +198,10 @@ class Bench:
             f"{workload.output_tokens:,} output tokens, {workload.shareable_tokens():,} shareable; "
             f"{workload.purpose}"
         )
-        return Case(workload, self.model, data, conditions, self.tuned, folder, self.gpu is None)
+        return Case(
+            workload, self.model, data, conditions, self.tuned, folder, self.gpu is None,
+            environment_of(workload),
+        )  # fmt: skip
 
     def run(self) -> None:
         """Make every run that the time allows, and print the table."""
@@ -269,7 +277,8 @@ class Bench:
             return case
         arguments = engine_arguments_of(runs[0].parent)
         return Case(
-            case.workload, case.model, case.data, case.conditions, arguments, case.folder, case.on_cpu
+            case.workload, case.model, case.data, case.conditions, arguments, case.folder, case.on_cpu,
+            case.environment,
         )  # fmt: skip
 
     def record(self, turn: schedule.Turn, measured: Measured | None, problem: str) -> Record:
@@ -286,6 +295,24 @@ class Bench:
     def now_s(self) -> float:
         """Seconds since the first run could begin."""
         return time.monotonic() - self.began_at
+
+
+def with_true_lengths(workload: Workload, words: Words, seed: int) -> Workload:
+    """The workload as we check it: hidden lengths follow from the prompts' tokens."""
+    if workload.hidden is None:
+        return workload
+    rows, prompts = zip(*words.prompts(workload.rows, seed), strict=True)
+    ids = words.token_ids(prompts)
+    return reveal(workload, {row.id: one for row, one in zip(rows, ids, strict=True)})
+
+
+def environment_of(workload: Workload) -> dict[str, str]:
+    """What every system's processes are told: of the law of lengths, and where its code is."""
+    if workload.hidden is None:
+        return {}
+    here = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path, **RUNNER, **workload.hidden.as_environment()}
 
 
 def say(text: str) -> None:

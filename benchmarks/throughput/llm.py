@@ -60,14 +60,19 @@ class Llm:
         if self._module == "encoder_child" and case.workload.task != "embed":
             raise RunProblem("for embeddings only")
         deadline = time.monotonic() + timeout_s
-        arguments = self.arguments(case)
-        if self._child is None or self._child.arguments != arguments:
+        arguments, environment = self.arguments(case), self._environment(case)
+        if self._child is None or not self._child.fits(arguments, environment):
             self.close()
             log = case.folder / f"{self.name}-{repeat}.log"
-            self._child = Child(self._module, arguments, log, self._environment(case))
+            self._child = Child(self._module, arguments, log, environment)
             self._child.start(timeout_s)
         child, output = self._child, case.folder / f"{self.name}-{repeat}.jsonl"
-        command = {"input": str(case.data), "output": str(output), "task": case.workload.task}
+        command = {
+            "input": str(case.data),
+            "output": str(output),
+            "task": case.workload.task,
+            "ignore_eos": case.workload.hidden is None,
+        }
         with Usage(child.pid) as usage:
             reply = child.ask(command, deadline - time.monotonic())
         work_s = reply["ended_at"] - reply["began_at"]
@@ -89,6 +94,7 @@ class Llm:
             preemptions=reply["preemptions"],
             details={
                 "generate_s": reply["generate_s"],
+                "engine_steps": reply["engine_steps"],
                 "work_cpu_s": usage.spent_between(reply["began_at"], reply["ended_at"]),
                 "kv_tokens": child.kv_tokens,
                 "shared_engine": self._share,
@@ -102,11 +108,12 @@ class Llm:
             self._child = None
 
     def _environment(self, case: Case) -> dict[str, str]:
-        """On a CPU, a tuned LLM runs its engine where batchwright does: in process."""
+        """The case's; on a CPU, a tuned LLM runs its engine where batchwright does: in process."""
         if not (case.on_cpu and self._tuned):
-            return {}
+            return case.environment
         threads = case.conditions.get("omp_num_threads") or max(1, (os.cpu_count() or 1) - 1)
-        return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(threads)}
+        own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(threads)}
+        return {**case.environment, **own}
 
 
 class Child:
@@ -116,6 +123,7 @@ class Child:
         self, module: str, arguments: dict[str, Any], log: Path, environment: dict[str, str]
     ) -> None:
         self.arguments = arguments
+        self._environment = environment
         self._log = log
         self.began_at = time.time()
         with log.open("ab") as errors:
@@ -133,6 +141,10 @@ class Child:
         threading.Thread(target=self._read, name="llm-replies", daemon=True).start()
         self.ready_s = 0.0
         self.kv_tokens = 0
+
+    def fits(self, arguments: dict[str, Any], environment: dict[str, str]) -> bool:
+        """Whether an engine that is wanted is this one."""
+        return self.arguments == arguments and self._environment == environment
 
     def start(self, timeout_s: float) -> None:
         """Wait until the engine is up."""

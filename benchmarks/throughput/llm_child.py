@@ -42,30 +42,38 @@ def send(replies: TextIO, value: dict[str, Any]) -> None:
 def run(llm: Any, command: dict[str, Any]) -> dict[str, Any]:
     """Read rows, generate or embed, write answers."""
     llm.reset_prefix_cache()
-    preemptions = count_preemptions(llm)
+    preemptions, steps = count_preemptions(llm), count_steps(llm)
     began_at = time.time()
     rows = [json.loads(line) for line in Path(command["input"]).read_text().splitlines()]
     read_at = time.time()
-    outputs = embed(llm, rows) if command["task"] == "embed" else generate(llm, rows)
+    outputs = make_outputs(llm, rows, command)
     made_at = time.time()
     with Path(command["output"]).open("w", encoding="utf-8") as file:
         file.writelines(answer_lines(rows, outputs, command["task"]))
-    after = count_preemptions(llm)
+    after, steps_after = count_preemptions(llm), count_steps(llm)
     return {
         "began_at": began_at,
         "ended_at": time.time(),
         "read_s": read_at - began_at,
         "generate_s": made_at - read_at,
         "preemptions": None if after is None or preemptions is None else after - preemptions,
+        "engine_steps": None if steps_after is None or steps is None else steps_after - steps,
     }
 
 
-def generate(llm: Any, rows: list[dict[str, Any]]) -> list[Any]:
-    """Texts in file order, each with its own length."""
+def make_outputs(llm: Any, rows: list[dict[str, Any]], command: dict[str, Any]) -> list[Any]:
+    """Vectors or answers, as the command says."""
+    if command["task"] == "embed":
+        return embed(llm, rows)
+    return generate(llm, rows, ignore_eos=command["ignore_eos"])
+
+
+def generate(llm: Any, rows: list[dict[str, Any]], *, ignore_eos: bool) -> list[Any]:
+    """Texts in file order, each with its own cap, which is its length where end tokens are ignored."""
     from vllm import SamplingParams
 
     params = [
-        SamplingParams(temperature=0.0, max_tokens=row["max_tokens"], ignore_eos=True)
+        SamplingParams(temperature=0.0, max_tokens=row["max_tokens"], ignore_eos=ignore_eos)
         for row in rows
     ]
     outputs: list[Any] = llm.generate([row["prompt"] for row in rows], params, use_tqdm=False)
@@ -100,12 +108,23 @@ def answer_lines(rows: list[dict[str, Any]], outputs: Iterable[Any], task: str) 
 
 def count_preemptions(llm: Any) -> int | None:
     """Preemptions since the start; None when the engine keeps no statistics, as by default."""
-    try:
-        metrics = llm.get_metrics()
-    except (AssertionError, ValueError, RuntimeError):
-        return None
-    found = [metric.value for metric in metrics if metric.name == "vllm:num_preemptions"]
+    found = [one.value for one in metrics_of(llm) if one.name == "vllm:num_preemptions"]
     return int(sum(found)) if found else None
+
+
+def count_steps(llm: Any) -> int | None:
+    """Steps since the start; None when the engine keeps no statistics."""
+    found = [one.count for one in metrics_of(llm) if one.name == "vllm:iteration_tokens_total"]
+    return int(sum(found)) if found else None
+
+
+def metrics_of(llm: Any) -> list[Any]:
+    """Of its engine; none when it keeps no statistics, as by default."""
+    try:
+        found: list[Any] = llm.get_metrics()
+    except (AssertionError, ValueError, RuntimeError):
+        return []
+    return found
 
 
 def kv_tokens(llm: Any) -> int:

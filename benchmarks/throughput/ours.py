@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,11 @@ from typing import Any
 from benchmarks.throughput.answers import check_answers, of_batchwright, read_answers
 from benchmarks.throughput.records import Case, Measured, RunProblem
 from benchmarks.throughput.usage import Usage, kill_tree
+
+from batchwright.core.readings import Reading
+from batchwright.piloting import preemptions
+from batchwright.rundir.readings import read_readings
+from batchwright.rundir.storage import Storage
 
 # Engine arguments that LLM needs otherwise, or that are not about speed.
 NOT_FOR_LLM = (
@@ -46,7 +52,11 @@ class Batchwright:
         began_at = time.time()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                self.command(case, folder), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                self.command(case, folder),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **case.environment},
             )
             with Usage(process.pid) as usage:
                 code = wait(process, timeout_s)
@@ -68,6 +78,7 @@ class Batchwright:
             details={
                 "cpu_by_role_s": usage.spent_s(),
                 "work_cpu_s": usage.spent_between(times["ready"], times["last receipt"]),
+                "engine_steps": count_steps(folder),
                 "run_dir": str(folder),
             },
         )
@@ -92,7 +103,11 @@ class Batchwright:
             if not (case.model / "modules.json").is_file():  # dummies do not say how they pool
                 settings.append("embedding.pooling=mean")
         else:
-            settings += ["sampling.ignore_eos=true", f"sampling.max_tokens={longest(case)}"]
+            ignored = "false" if case.workload.hidden else "true"
+            settings += [
+                f"sampling.ignore_eos={ignored}",
+                f"sampling.max_tokens={case.told_longest}",
+            ]
         command = [
             sys.executable, "-m", "batchwright", "run", str(case.data), "--model", str(case.model),
             "--dir", str(folder), "--format", "jsonl", "--json",
@@ -100,11 +115,6 @@ class Batchwright:
         for setting in [*settings, *self._settings]:
             command += ["--set", setting]
         return command
-
-
-def longest(case: Case) -> int:
-    """The longest answer that any row of the case asks for."""
-    return max(row.max_tokens for row in case.workload.rows)
 
 
 def wait(process: subprocess.Popen[Any], timeout_s: float) -> int:
@@ -131,16 +141,24 @@ def read_times(folder: Path) -> dict[str, float]:
     return {"ready": min(ready), "last receipt": max(path.stat().st_mtime for path in receipts)}
 
 
+def telemetry_of(folder: Path) -> list[list[Reading]]:
+    """The readings of each worker that had an engine."""
+    found = read_readings(Storage(folder)).values()
+    return [mine for mine in found if any(one.engine for one in mine)]
+
+
 def count_preemptions(folder: Path) -> int | None:
     """As the engines counted them; None without telemetry of an engine."""
-    from batchwright.piloting import preemptions
-    from batchwright.rundir.readings import read_readings
-    from batchwright.rundir.storage import Storage
-
-    workers = [
-        mine for mine in read_readings(Storage(folder)).values() if any(one.engine for one in mine)
-    ]
+    workers = telemetry_of(folder)
     return sum(preemptions(mine) for mine in workers) if workers else None
+
+
+def count_steps(folder: Path) -> int | None:
+    """Steps of all engines, as of the last reading; None without telemetry of an engine."""
+    workers = telemetry_of(folder)
+    if not workers:
+        return None
+    return sum(max(one.engine.steps for one in mine if one.engine) for mine in workers)
 
 
 def engine_arguments_of(folder: Path) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.throughput.lengths import Lengths
+
 
 class Segment(NamedTuple):
     """A piece of a prompt. Equal keys are equal text: that is how rows share a prefix."""
@@ -15,7 +17,10 @@ class Segment(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row: the pieces of its prompt, and how many tokens its answer has."""
+    """One row: the pieces of its prompt, and how many tokens its answer has.
+
+    Where lengths are hidden, `max_tokens` is the true one, which only we know.
+    """
 
     id: str
     segments: tuple[Segment, ...]
@@ -37,6 +42,7 @@ class Workload:
         kv_tokens: size that the KV pool is cut to; None for all that the card holds.
         task: `generate` or `embed`.
         purpose: what it is to show, in a few words.
+        hidden: the law of its lengths, if no system is told them.
     """
 
     name: str
@@ -44,6 +50,11 @@ class Workload:
     kv_tokens: int | None
     task: str
     purpose: str
+    hidden: Lengths | None = None
+
+    def told_max_tokens(self, row: Row) -> int:
+        """What a system is told of a row's answer: its length, or a cap that is the same for all."""
+        return self.hidden.longest if self.hidden else row.max_tokens
 
     @property
     def prompt_tokens(self) -> int:
@@ -57,8 +68,8 @@ class Workload:
 
     @property
     def longest(self) -> int:
-        """Prompt and answer of the longest row."""
-        return max(row.prompt_tokens + row.max_tokens for row in self.rows)
+        """Prompt and answer of the longest row, as far as a system can know."""
+        return max(row.prompt_tokens + self.told_max_tokens(row) for row in self.rows)
 
     def shareable_tokens(self) -> int:
         """Prompt tokens that some earlier row begins with too: what an endless cache would save."""
@@ -88,6 +99,7 @@ class Case:
             if batchwright chooses for itself.
         folder: where runs of this case leave what they write.
         on_cpu: no GPU here.
+        environment: variables that every system's processes get.
     """
 
     workload: Workload
@@ -97,6 +109,12 @@ class Case:
     tuned: dict[str, Any]
     folder: Path
     on_cpu: bool
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def told_longest(self) -> int:
+        """The longest answer that any row asks for."""
+        return max(self.workload.told_max_tokens(row) for row in self.workload.rows)
 
 
 @dataclass(frozen=True, slots=True)

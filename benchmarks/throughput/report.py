@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from statistics import median
 
 from benchmarks.throughput.records import Measured, Record
@@ -103,3 +105,14 @@ def _median(form: str, values: Sequence[float | None]) -> str:
 
 def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def read_records(path: Path) -> list[Record]:
+    """The raw figures of a benchmark; the last line may be cut off where it was killed."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            values = json.loads(line)
+            measured = values.pop("measured")
+            found.append(Record(**values, measured=Measured(**measured) if measured else None))
+    return found

@@ -48,7 +48,12 @@ class RunBatch:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             # The moment when the engine is up is only told at this level.
-            env={**os.environ, "VLLM_LOGGING_LEVEL": "INFO", "VLLM_NO_USAGE_STATS": "1"},
+            env={
+                **os.environ,
+                "VLLM_LOGGING_LEVEL": "INFO",
+                "VLLM_NO_USAGE_STATS": "1",
+                **case.environment,
+            },
         )
         assert process.stdout is not None
         ready: list[float] = []
@@ -136,7 +141,7 @@ def batch_file(case: Case, model: Path) -> Path:
                 "messages": [{"role": "user", "content": row["prompt"]}],
                 "max_tokens": row["max_tokens"],
                 "temperature": 0,
-                "ignore_eos": True,
+                "ignore_eos": case.workload.hidden is None,
             }
             line = {
                 "custom_id": row["id"],

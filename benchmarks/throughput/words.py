@@ -58,7 +58,11 @@ class Words:
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, with those that the tokenizer adds."""
-        return [len(one.ids) for one in self._tokenizer.encode_batch(list(texts))]
+        return [len(ids) for ids in self.token_ids(texts)]
+
+    def token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text as a system sees them, with those that the tokenizer adds."""
+        return [one.ids for one in self._tokenizer.encode_batch(list(texts))]
 
     def prompts(self, rows: Iterable[Row], seed: int) -> Iterable[tuple[Row, str]]:
         """Rows with their text, each of exactly the wanted length.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 
+from benchmarks.throughput.lengths import Lengths
 from benchmarks.throughput.records import Row, Segment, Workload
 
 
@@ -146,18 +147,24 @@ def _documents(factor: float) -> Maker:
     return make
 
 
+DECODE_SIGMA = 0.9
+TAIL_SIGMA = 1.1
+
+
 def _part(rows: int, scale: int) -> int:
     return max(2, rows * scale // 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A workload by name: how it is made, and whether the KV pool is cut for it."""
+    """A workload by name: how it is made, whether the KV pool is cut for it, who knows its lengths."""
 
     make: Maker
     purpose: str
     cut_pool: bool = False
     task: str = "generate"
+    hidden: Callable[[Sizes, int], Lengths] | None = None
+    longest_last: bool = False
 
 
 # Sizes of single workloads that the two presets share are written here.
@@ -186,10 +193,16 @@ KINDS: dict[str, Kind] = {
     ),
     "W5": Kind(
         lambda s, k, r: decode_heavy(
-            _part(s.decode_rows, k), s.decode_median, 0.9, s.longest_output, r
+            _part(s.decode_rows, k), s.decode_median, DECODE_SIGMA, s.longest_output, r
         ),
         "long answers, bound by the KV pool (lengths known as max_tokens)",
         True,
+    ),
+    "W5-hidden": Kind(
+        lambda s, k, _: uniform(_part(s.decode_rows, k), 300, s.longest_output),
+        "long answers, bound by the KV pool (lengths known to nobody)",
+        True,
+        hidden=lambda s, seed: Lengths(s.decode_median, DECODE_SIGMA, s.longest_output, seed),
     ),
     "W6-shuffled": Kind(lambda s, k, r: bimodal(_part(s.mixed_rows, k), "shuffled", r), "two kinds of rows, mixed"),
     "W6-prefill-first": Kind(
@@ -200,10 +213,16 @@ KINDS: dict[str, Kind] = {
     ),
     "W7": Kind(
         lambda s, k, r: sorted(
-            decode_heavy(_part(s.tail_rows, k), s.tail_median, 1.1, s.longest_output, r),
+            decode_heavy(_part(s.tail_rows, k), s.tail_median, TAIL_SIGMA, s.longest_output, r),
             key=lambda row: row.max_tokens,
         ),
         "a heavy tail, longest rows last",
+    ),
+    "W7-hidden": Kind(
+        lambda s, k, _: uniform(_part(s.tail_rows, k), 300, s.longest_output),
+        "a heavy tail that nobody knows of, longest rows last",
+        hidden=lambda s, seed: Lengths(s.tail_median, TAIL_SIGMA, s.longest_output, seed),
+        longest_last=True,
     ),
     "W8": Kind(
         lambda s, k, r: texts_to_embed(_part(s.embed_rows, k), r), "embeddings", task="embed"
@@ -216,6 +235,8 @@ def make_workload(
 ) -> Workload:
     """The rows of a workload, always the same for the same arguments.
 
+    Where lengths are hidden, its rows have the cap until their prompts are known: see `reveal`.
+
     Args:
         name: a key of `KINDS`.
         sizes: of this kind of machine.
@@ -226,17 +247,35 @@ def make_workload(
     kind = KINDS[name]
     rows = kind.make(sizes, scale, random.Random(f"{seed}/{name}"))
     pool = kv_tokens or (sizes.kv_tokens if kind.cut_pool else None)
-    return Workload(name, tuple(rows), pool, kind.task, kind.purpose)
+    hidden = kind.hidden(sizes, seed) if kind.hidden else None
+    return Workload(name, tuple(rows), pool, kind.task, kind.purpose, hidden)
+
+
+def reveal(workload: Workload, prompts: Mapping[str, Sequence[int]]) -> Workload:
+    """The workload with each row's true length, for us to check; no system is told.
+
+    Args:
+        workload: whose lengths are hidden, or not: then nothing changes.
+        prompts: token ids by row id.
+    """
+    law = workload.hidden
+    if law is None:
+        return workload
+    rows = [row._replace(max_tokens=law.of(prompts[row.id])) for row in workload.rows]
+    if KINDS[workload.name].longest_last:
+        rows.sort(key=lambda row: row.max_tokens)
+    return replace(workload, rows=tuple(rows))
 
 
 def names_of(text: str) -> Iterator[str]:
-    """`W1,W3` to names of workloads; a name without its variant means all of them.
+    """`W1,W3` to names of workloads; one that is no workload itself means all its variants.
 
     Raises:
         ValueError: there is no such workload.
     """
     for wanted in text.split(","):
-        found = [name for name in KINDS if name == wanted or name.startswith(f"{wanted}-")]
+        variants = [name for name in KINDS if name.startswith(f"{wanted}-")]
+        found = [wanted] if wanted in KINDS else variants
         if not found:
             raise ValueError(f"no workload {wanted}; there are {', '.join(KINDS)}")
         yield from found

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -95,7 +96,7 @@ def drip(request: BaseHTTPRequestHandler) -> None:
         time.sleep(0.05)
 
 
-BAD = {
+BAD: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {
     "endless": endless,
     "drip": drip,
     "cut": lambda request: send(request, 200, b"\xff\xd8\xff half", length=5000),

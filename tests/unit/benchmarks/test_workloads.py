@@ -42,7 +42,9 @@ def test_a_workload_is_the_same_every_time_and_another_with_another_seed(name: s
     once = make_workload(name, CPU, scale=20, seed=3)
     assert make_workload(name, CPU, scale=20, seed=3) == once
     assert len({row.id for row in once.rows}) == len(once.rows)
-    if name.startswith(("W3", "W4", "W5", "W7", "W8")) or name == "W6-shuffled":
+    if name.endswith("hidden"):  # their lengths follow from the prompts
+        assert make_workload(name, CPU, scale=20, seed=4).hidden != once.hidden
+    elif name.startswith(("W3", "W4", "W5", "W7", "W8")) or name == "W6-shuffled":
         assert make_workload(name, CPU, scale=20, seed=4).rows != once.rows
 
 
@@ -128,6 +130,7 @@ def test_names_without_a_variant_mean_all_of_them() -> None:
         "W6-prefill-first",
         "W6-decode-first",
     ]
+    assert list(names_of("W5,W7-hidden")) == ["W5", "W7-hidden"]
     with pytest.raises(ValueError, match="no workload W9"):
         list(names_of("W9"))
 

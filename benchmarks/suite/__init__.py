@@ -1,0 +1,1 @@
+"""Runs a plan of benchmarks on the cards of a machine, within a time."""
