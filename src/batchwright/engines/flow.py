@@ -2,7 +2,7 @@
 
 How many run at the same time is the engine's own decision. It knows to the block what its KV cache
 has free, and keeps a reserve for the rows that grow (vLLM's `watermark`): a cap from outside, worked
-out from the rows' expected lengths, left 5 % of the rows' places empty (decision 0032).
+out from the rows' expected lengths, left 5 % of the rows' places empty (decision 0033).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ GPU_BATCHED_TOKENS = 8192
 
 # The share of the KV pool that vLLM keeps free when it lets rows in. By default it is none: rows
 # come in on their prompts alone, and others are preempted as soon as they grow. Pools of 30,000 to
-# 400,000 tokens lose least with 0.03 to 0.05, by simulation (decision 0032).
+# 400,000 tokens lose least with 0.03 to 0.05, by simulation (decision 0033).
 KV_WATERMARK = 0.05
 WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 

@@ -34,7 +34,7 @@ BLOCK = 16
 DEFAULT_UTILIZATION = 0.92
 MOST_ROWS = 1024
 # Places for rows, as multiples of the rows that the KV cache holds on average: young rows take less
-# of it than old ones, so at times more fit. vLLM itself lets in what fits (decision 0032). Before a
+# of it than old ones, so at times more fit. vLLM itself lets in what fits (decision 0033). Before a
 # pilot the average is a guess, and as a rule too large: half of the cap.
 PLACES, PLACES_BY_GUESS = 1.5, 3
 

@@ -38,6 +38,7 @@ def test_defaults_give_way_to_options_but_not_the_settings() -> None:
         "disable_log_stats": False,
         "enforce_eager": False,
         "kv_cache_memory_bytes": 512 << 20,
+        "watermark": 0.05,
     }
 
 
