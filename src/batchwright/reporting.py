@@ -14,7 +14,16 @@ from batchwright.config.job import Job
 from batchwright.core.latency import add_up, quantile_s
 from batchwright.core.losses import EngineTime
 from batchwright.core.records import Chunk, Receipt
-from batchwright.core.report import Cost, ReportFacts, SlowChunk, Times, WorkerFacts
+from batchwright.core.report import (
+    CHUNK_DONE,
+    ROW_BEGUN,
+    ROW_DONE,
+    Cost,
+    ReportFacts,
+    SlowChunk,
+    Times,
+    WorkerFacts,
+)
 from batchwright.equipment import engines_per_gpu, gpus_per_replica
 from batchwright.fates import failure_groups
 from batchwright.progress import expected_rows, with_engines
@@ -212,18 +221,27 @@ def _worker_facts(
 
 
 def _times(receipts: Sequence[Receipt]) -> tuple[Times, ...]:
-    """How long rows and chunks took; rows are not known of runs of earlier versions."""
-    found = []
-    counts = add_up(one.times for one in receipts)
-    if counts:
-        longest = max((seconds for one in receipts for _, seconds in one.slowest), default=0.0)
-        p50, p90, p99 = (quantile_s(counts, share) or 0.0 for share in (0.5, 0.9, 0.99))
-        found.append(Times("row, from the feeder to its answer", p50, p90, p99, longest))
+    """How long rows, their first tokens and chunks took, as far as it was noted."""
+    longest = max((seconds for one in receipts for _, seconds in one.slowest), default=None)
+    found = [
+        _counted(ROW_BEGUN, add_up(one.first_tokens for one in receipts)),
+        _counted(ROW_DONE, add_up(one.times for one in receipts), longest),
+    ]
     chunks = sorted(one.seconds for one in receipts if one.last)
     if chunks:
         p50, p90, p99 = (chunks[int(share * (len(chunks) - 1))] for share in (0.5, 0.9, 0.99))
-        found.append(Times("chunk, from its first row to its commit", p50, p90, p99, chunks[-1]))
-    return tuple(found)
+        found.append(Times(CHUNK_DONE, p50, p90, p99, chunks[-1]))
+    return tuple(one for one in found if one is not None)
+
+
+def _counted(name: str, counts: Mapping[str, int], longest_s: float | None = None) -> Times | None:
+    """Quantiles of what was counted by steps, the longest too where nobody noted it; None of nothing."""
+    steps = (quantile_s(counts, share) for share in (0.5, 0.9, 0.99, 1.0))
+    known = [seconds for seconds in steps if seconds is not None]
+    if not known:
+        return None
+    p50, p90, p99, last = known
+    return Times(name, p50, p90, p99, last if longest_s is None else longest_s)
 
 
 def _slow_chunks(state: RunState, workers: Sequence[_Worker]) -> tuple[SlowChunk, ...]:
