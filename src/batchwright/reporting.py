@@ -24,12 +24,14 @@ from batchwright.core.report import (
     Times,
     WorkerFacts,
 )
+from batchwright.core.tail import find_ends, find_last_row
 from batchwright.equipment import engines_per_gpu, gpus_per_replica
 from batchwright.fates import failure_groups
 from batchwright.progress import expected_rows, with_engines
 from batchwright.reported_rows import row_lengths
 from batchwright.reported_time import MOST_READINGS, Watched, WorkDone, charts, time_balance
 from batchwright.rundir import layout
+from batchwright.rundir.events import newest_start, read_events
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.promised import read_pilot, read_plan
@@ -66,7 +68,8 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
     state = read_state(storage)
     receipts = list(state.receipts.values())
     roster = Roster(storage).read()
-    workers = _workers(roster, _engine_starts(storage))
+    events = read_events(storage)
+    workers = _workers(roster, _engine_starts(events))
     waste = wasted(with_counted(roster, receipts).values(), complete=state.counts().complete)
     return ReportFacts(
         run_dir=str(storage.location),
@@ -82,7 +85,7 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
         cost=_cost(workers, manifest, job),
         workers=_worker_facts(workers, receipts, job.run.lease_s),
         times=_times(receipts),
-        **_over_time(storage, job, state, workers),
+        **_over_time(storage, job, state, workers, newest_start(events)),
         failures=failure_groups(storage, state),
         slow_chunks=_slow_chunks(state, workers),
         slow_rows=_slow_rows(receipts),
@@ -109,14 +112,21 @@ def _counts(state: RunState, manifest: Manifest, job: Job) -> dict[str, Any]:
 
 
 def _over_time(
-    storage: Storage, job: Job, state: RunState, workers: Sequence[_Worker]
+    storage: Storage, job: Job, state: RunState, workers: Sequence[_Worker], begun: float
 ) -> dict[str, Any]:
     """What comes of the telemetry and of the rows' lengths, by the names that the facts have."""
     receipts = list(state.receipts.values())
     began_at = min([one.time.began_at for one in workers], default=0.0)
+    readings = [thinned_readings(storage, one.worker, MOST_READINGS) for one in workers]
+    ends = find_ends(
+        {one.name: find_last_row(own) for one, own in zip(workers, readings, strict=True)},
+        complete=state.counts().complete,
+        begun_at=begun,
+        stopped=[one.name for one in workers if "error" in one.heartbeat],
+    )
     watched = [
-        Watched(one.name, one.time, thinned_readings(storage, one.worker, MOST_READINGS))
-        for one in workers
+        Watched(one.name, one.time, own, ends.get(one.name))
+        for one, own in zip(workers, readings, strict=True)
     ]
     lengths = row_lengths(storage, receipts)
     plan = read_plan(storage)
@@ -143,15 +153,11 @@ def _workers(
     return found
 
 
-def _engine_starts(storage: Storage) -> dict[str, float]:
+def _engine_starts(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """When each worker's first engine was up."""
     found: dict[str, float] = {}
-    for line in storage.read_log(layout.EVENTS).splitlines():
-        try:
-            event = orjson.loads(line)
-        except orjson.JSONDecodeError:  # torn, or being written just now
-            continue
-        if event.get("event") == "engine_up":
+    for event in events:
+        if event["event"] == "engine_up":
             found.setdefault(event["worker"], float(event["at"]))
     return found
 
