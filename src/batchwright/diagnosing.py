@@ -28,6 +28,7 @@ from batchwright.diagnose.window import (
     worker_evidence,
 )
 from batchwright.engines.fatal_lines import find_fault
+from batchwright.engines.last_log import EngineStart, ended_before, find_starts
 from batchwright.glances import glance_at_answers, glance_at_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.events import newest_start, read_events
@@ -212,7 +213,11 @@ def _data(left: _Left, workers: Sequence[WorkerEvidence], answers: AnswerEvidenc
 
 
 def _faults(left: _Left) -> tuple[EngineFault, ...]:
-    """What ended engines since the newest start: an older start's fault may be mended by now."""
+    """What ended engines since the newest start of the run.
+
+    Of an engine's log, what it printed in the start that ended so: a fault of an older one may be
+    mended by now.
+    """
     found = []
     for name, heartbeat in left.heartbeats.items():
         error = heartbeat.get("error")
@@ -223,20 +228,22 @@ def _faults(left: _Left) -> tuple[EngineFault, ...]:
         ):
             continue
         at_start = not heartbeat.get("engine")
-        told = _fault(left.storage, name, error["message"], at_start=at_start)
+        log = _engine_starts(left.storage, name)[-1].text
+        told = _fault(log, name, error["message"], at_start=at_start)
         # An error of the job explains itself; only an engine's end needs to be looked into.
         if told.code != UNKNOWN or error["kind"] in ("EngineError", "EngineDied"):
             found.append(told)
     for event in left.events:
         if event["event"] == "engine_restarted" and event["at"] >= left.begun_at:
             reason = str(event.get("reason", ""))
-            found.append(_fault(left.storage, event["worker"], reason, at_start=False))
+            starts = _engine_starts(left.storage, event["worker"])
+            log = ended_before(starts, event["at"]).text
+            found.append(_fault(log, event["worker"], reason, at_start=False))
     return tuple(found)
 
 
-def _fault(storage: Storage, worker: str, said: str, *, at_start: bool) -> EngineFault:
-    """What ended an engine: by its log where that is here, else by what its worker said."""
-    log = _log_tail(storage, worker)
+def _fault(log: str, worker: str, said: str, *, at_start: bool) -> EngineFault:
+    """What ended an engine: by its log where that tells, else by what its worker said."""
     for text in (log, said):
         found = find_fault(text)
         if found is not None:
@@ -249,14 +256,14 @@ def _fault(storage: Storage, worker: str, said: str, *, at_start: bool) -> Engin
     return EngineFault(UNKNOWN, shown(words[-1]), worker, at_start)
 
 
-def _log_tail(storage: Storage, worker: str) -> str:
-    """The end of an engine's log; empty where it lies on another machine."""
+def _engine_starts(storage: Storage, worker: str) -> list[EngineStart]:
+    """The starts in the end of an engine's log; an empty one where it lies on another machine."""
     path = storage.local_path(f"{layout.LOGS}/{worker}.engine.log")
     if path is None or not path.is_file():
-        return ""
+        return find_starts("")
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
-        return log.read().decode(errors="replace")
+        return find_starts(log.read().decode(errors="replace"))
 
 
 def _wall_s(left: _Left) -> float:
