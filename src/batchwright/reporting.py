@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import orjson
@@ -228,11 +229,13 @@ def _worker_facts(
 
 def _times(receipts: Sequence[Receipt]) -> tuple[Times, ...]:
     """How long rows, their first tokens and chunks took, as far as it was noted."""
-    longest = max((seconds for one in receipts for _, seconds in one.slowest), default=None)
-    found = [
-        _counted(ROW_BEGUN, add_up(one.first_tokens for one in receipts)),
-        _counted(ROW_DONE, add_up(one.times for one in receipts), longest),
-    ]
+    noted = [seconds for one in receipts for _, seconds in one.slowest]
+    longest = max(noted, default=inf)
+    begun = _counted(ROW_BEGUN, add_up(one.first_tokens for one in receipts), longest)
+    done = _counted(ROW_DONE, add_up(one.times for one in receipts), longest)
+    if done is not None and noted:
+        done = replace(done, longest_s=longest)
+    found = [begun, done]
     chunks = sorted(one.seconds for one in receipts if one.last)
     if chunks:
         p50, p90, p99 = (chunks[int(share * (len(chunks) - 1))] for share in (0.5, 0.9, 0.99))
@@ -240,14 +243,11 @@ def _times(receipts: Sequence[Receipt]) -> tuple[Times, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _counted(name: str, counts: Mapping[str, int], longest_s: float | None = None) -> Times | None:
-    """Quantiles of what was counted by steps, the longest too where nobody noted it; None of nothing."""
+def _counted(name: str, counts: Mapping[str, int], longest_s: float) -> Times | None:
+    """Quantiles of what was counted by steps, none of them above what is known; None of nothing."""
     steps = (quantile_s(counts, share) for share in (0.5, 0.9, 0.99, 1.0))
-    known = [seconds for seconds in steps if seconds is not None]
-    if not known:
-        return None
-    p50, p90, p99, last = known
-    return Times(name, p50, p90, p99, last if longest_s is None else longest_s)
+    known = [min(seconds, longest_s) for seconds in steps if seconds is not None]
+    return Times(name, *known) if known else None
 
 
 def _slow_chunks(state: RunState, workers: Sequence[_Worker]) -> tuple[SlowChunk, ...]:
