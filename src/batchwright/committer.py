@@ -287,11 +287,15 @@ class Committer:
 
 def _times(active: ActiveChunk, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """What a receipt says of how long its rows took, by the names of its fields."""
-    timed = [(one.row, active.times_s[one.row]) for one in outcomes if one.row in active.times_s]
+    timed = [(one, active.times_s[one.row]) for one in outcomes if one.row in active.times_s]
     slowest = sorted(timed, key=lambda item: -item[1])[:SLOWEST_ROWS]
     return {
         "times": count_times(seconds for _, seconds in timed),
-        "slowest": tuple((row, round(seconds, 3)) for row, seconds in slowest),
+        "slowest": tuple((one.row, round(seconds, 3)) for one, seconds in slowest),
+        # Both count from when the feeder had the row, whatever became of it on its way.
+        "first_tokens": count_times(
+            seconds - one.generating_s for one, seconds in timed if one.generating_s is not None
+        ),
     }
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-import orjson
-
 from batchwright.arrange import block_size
 from batchwright.config.job import Job
 from batchwright.core.readings import INFER, PREPARE, Reading
 from batchwright.core.records import OrderDecision, Receipt
+from batchwright.core.tail import find_ends, find_last_row
 from batchwright.diagnose.evidence import (
     AnswerEvidence,
     DataEvidence,
@@ -25,13 +24,14 @@ from batchwright.diagnose.faults import UNKNOWN, capture_line, shown
 from batchwright.diagnose.window import (
     OUTPUT_WEIGHT,
     host_evidence,
-    last_work_at,
     prepare_evidence,
     worker_evidence,
 )
 from batchwright.engines.fatal_lines import find_fault
+from batchwright.engines.last_log import EngineStart, ended_before, find_starts
 from batchwright.glances import glance_at_answers, glance_at_rows
 from batchwright.rundir import artifacts, layout
+from batchwright.rundir.events import newest_start, read_events
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.readings import read_readings
@@ -64,7 +64,7 @@ class _Left:
     @property
     def begun_at(self) -> float:
         """When the newest start of the run began; 0 if nobody noted it."""
-        return max((one["at"] for one in self.events if one["event"] == "run_started"), default=0.0)
+        return newest_start(self.events)
 
 
 def gather(storage: Storage, manifest: Manifest, job: Job) -> Evidence:
@@ -75,7 +75,7 @@ def gather(storage: Storage, manifest: Manifest, job: Job) -> Evidence:
         job,
         read_state(storage),
         Roster(storage).read(),
-        _events(storage),
+        read_events(storage),
         read_readings(storage),
     )
     counts = left.state.counts()
@@ -104,23 +104,10 @@ def _of_role(readings: Sequence[Reading], role: str) -> list[Reading]:
     return [one for one in readings if one.role == role]
 
 
-def _events(storage: Storage) -> list[dict[str, Any]]:
-    """The run's events; a line that is torn is left out."""
-    found = []
-    for line in storage.read_log(layout.EVENTS).splitlines():
-        try:
-            found.append(orjson.loads(line))
-        except orjson.JSONDecodeError:
-            continue
-    return [one for one in found if "at" in one and "event" in one]
-
-
 def _workers(left: _Left, counts: Counts) -> tuple[WorkerEvidence, ...]:
     """The engines of the run; without readings, by what their receipts say."""
     infer = {name: _of_role(one, INFER) for name, one in left.readings.items()}
-    ends = {name: last_work_at(one) for name, one in infer.items()}
-    last_start = [end for name, end in ends.items() if end >= left.begun_at]
-    run_end = max(last_start, default=0.0)
+    ends = _tail_ends(left, counts, {name: find_last_row(one) for name, one in infer.items()})
     found = []
     for name, readings in infer.items():
         heartbeat = left.heartbeats.get(name, {})
@@ -128,24 +115,19 @@ def _workers(left: _Left, counts: Counts) -> tuple[WorkerEvidence, ...]:
         one = worker_evidence(
             name,
             readings,
-            last_work_at=run_end,
+            tail_ends_at=ends.get(name),
             start_up_s=_start_up_s(left, name),
             device=engine.get("device", ""),
             kv_tokens=engine.get("kv_tokens", 0),
         )
         if one is not None:
-            found.append(_without_end(one) if _goes_on(left, counts, name, ends[name]) else one)
+            found.append(one)
     return tuple(found) if found else _by_receipts(left, counts)
 
 
-def _goes_on(left: _Left, counts: Counts, name: str, end: float) -> bool:
-    """Whether a worker did not end for want of rows: then nothing it did at last is a tail."""
-    stopped = "error" in left.heartbeats.get(name, {})
-    return not counts.complete or stopped or end < left.begun_at
-
-
-def _without_end(worker: WorkerEvidence) -> WorkerEvidence:
-    return replace(worker, idle_s=0.0, tail_s=0.0)
+def _tail_ends(left: _Left, counts: Counts, last_rows: Mapping[str, float]) -> dict[str, float]:
+    stopped = [name for name, heartbeat in left.heartbeats.items() if "error" in heartbeat]
+    return find_ends(last_rows, complete=counts.complete, begun_at=left.begun_at, stopped=stopped)
 
 
 def _by_receipts(left: _Left, counts: Counts) -> tuple[WorkerEvidence, ...]:
@@ -154,25 +136,24 @@ def _by_receipts(left: _Left, counts: Counts) -> tuple[WorkerEvidence, ...]:
     for one in left.state.receipts.values():
         if one.finished_at:
             by_worker.setdefault(one.worker, []).append(one)
-    ends = {name: max(one.finished_at for one in found) for name, found in by_worker.items()}
-    run_end = max(ends.values(), default=0.0)
+    last = {name: max(one.finished_at for one in found) for name, found in by_worker.items()}
+    ends = _tail_ends(left, counts, last)
     workers = []
     for name, found in by_worker.items():
-        seconds = ends[name] - min(one.finished_at - one.seconds for one in found)
+        seconds = last[name] - min(one.finished_at - one.seconds for one in found)
         work = sum(one.prompt_tokens + OUTPUT_WEIGHT * one.completion_tokens for one in found)
         worker = WorkerEvidence(
             name=name,
             host=str(left.heartbeats.get(name, {}).get("host", "")),
             seconds=seconds,
             start_up_s=_start_up_s(left, name),
-            idle_s=run_end - ends[name],
+            idle_s=ends.get(name, last[name]) - last[name],
             rows=sum(one.rows for one in found),
             output_tokens=sum(one.completion_tokens for one in found),
             computed_prompt_tokens=sum(one.prompt_tokens for one in found),
             tokens_per_s=work / seconds if seconds else 0.0,
         )
-        goes_on = _goes_on(left, counts, name, ends[name])
-        workers.append(_without_end(worker) if goes_on else worker)
+        workers.append(worker)
     return tuple(workers)
 
 
@@ -232,7 +213,11 @@ def _data(left: _Left, workers: Sequence[WorkerEvidence], answers: AnswerEvidenc
 
 
 def _faults(left: _Left) -> tuple[EngineFault, ...]:
-    """What ended engines since the newest start: an older start's fault may be mended by now."""
+    """What ended engines since the newest start of the run.
+
+    Of an engine's log, what it printed in the start that ended so: a fault of an older one may be
+    mended by now.
+    """
     found = []
     for name, heartbeat in left.heartbeats.items():
         error = heartbeat.get("error")
@@ -243,20 +228,22 @@ def _faults(left: _Left) -> tuple[EngineFault, ...]:
         ):
             continue
         at_start = not heartbeat.get("engine")
-        told = _fault(left.storage, name, error["message"], at_start=at_start)
+        log = _engine_starts(left.storage, name)[-1].text
+        told = _fault(log, name, error["message"], at_start=at_start)
         # An error of the job explains itself; only an engine's end needs to be looked into.
         if told.code != UNKNOWN or error["kind"] in ("EngineError", "EngineDied"):
             found.append(told)
     for event in left.events:
         if event["event"] == "engine_restarted" and event["at"] >= left.begun_at:
             reason = str(event.get("reason", ""))
-            found.append(_fault(left.storage, event["worker"], reason, at_start=False))
+            starts = _engine_starts(left.storage, event["worker"])
+            log = ended_before(starts, event["at"]).text
+            found.append(_fault(log, event["worker"], reason, at_start=False))
     return tuple(found)
 
 
-def _fault(storage: Storage, worker: str, said: str, *, at_start: bool) -> EngineFault:
-    """What ended an engine: by its log where that is here, else by what its worker said."""
-    log = _log_tail(storage, worker)
+def _fault(log: str, worker: str, said: str, *, at_start: bool) -> EngineFault:
+    """What ended an engine: by its log where that tells, else by what its worker said."""
     for text in (log, said):
         found = find_fault(text)
         if found is not None:
@@ -269,14 +256,14 @@ def _fault(storage: Storage, worker: str, said: str, *, at_start: bool) -> Engin
     return EngineFault(UNKNOWN, shown(words[-1]), worker, at_start)
 
 
-def _log_tail(storage: Storage, worker: str) -> str:
-    """The end of an engine's log; empty where it lies on another machine."""
+def _engine_starts(storage: Storage, worker: str) -> list[EngineStart]:
+    """The starts in the end of an engine's log; an empty one where it lies on another machine."""
     path = storage.local_path(f"{layout.LOGS}/{worker}.engine.log")
     if path is None or not path.is_file():
-        return ""
+        return find_starts("")
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
-        return log.read().decode(errors="replace")
+        return find_starts(log.read().decode(errors="replace"))
 
 
 def _wall_s(left: _Left) -> float:

@@ -31,11 +31,15 @@ MOST_CURVES = 5
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A worker's name in the report, when it was there, and what it noted of itself."""
+    """A worker's name in the report, when it was there, what it noted of itself, when its tail ends.
+
+    That is when the last row of the run came out; None if it did not end for want of rows.
+    """
 
     name: str
     time: EngineTime
     readings: Sequence[Reading]
+    tail_ends_at: float | None = None
 
 
 def card_use(reading: Reading) -> float | None:
@@ -119,7 +123,7 @@ def time_balance(
     if not total_s or not any(one.time.up_at is not None for one in workers):
         return None
     mean = lengths.prompts.mean + PREEMPTED_AT * lengths.outputs.mean
-    losses = [engine_losses(one.time, one.readings, mean) for one in workers]
+    losses = [engine_losses(one.time, one.readings, mean, one.tail_ends_at) for one in workers]
     if plan is None or not lengths.prompts.rows:
         return balance(total_s, losses)
     cached = lengths.cached_tokens / max(1, lengths.prompts.total)

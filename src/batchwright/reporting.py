@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import orjson
@@ -14,13 +15,24 @@ from batchwright.config.job import Job
 from batchwright.core.latency import add_up, quantile_s
 from batchwright.core.losses import EngineTime
 from batchwright.core.records import Chunk, Receipt
-from batchwright.core.report import Cost, ReportFacts, SlowChunk, Times, WorkerFacts
+from batchwright.core.report import (
+    CHUNK_DONE,
+    ROW_BEGUN,
+    ROW_DONE,
+    Cost,
+    ReportFacts,
+    SlowChunk,
+    Times,
+    WorkerFacts,
+)
+from batchwright.core.tail import find_ends, find_last_row
 from batchwright.equipment import engines_per_gpu, gpus_per_replica
 from batchwright.fates import failure_groups
 from batchwright.progress import expected_rows, with_engines
 from batchwright.reported_rows import row_lengths
 from batchwright.reported_time import MOST_READINGS, Watched, WorkDone, charts, time_balance
 from batchwright.rundir import layout
+from batchwright.rundir.events import newest_start, read_events
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.promised import read_pilot, read_plan
@@ -57,7 +69,8 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
     state = read_state(storage)
     receipts = list(state.receipts.values())
     roster = Roster(storage).read()
-    workers = _workers(roster, _engine_starts(storage))
+    events = read_events(storage)
+    workers = _workers(roster, _engine_starts(events))
     waste = wasted(with_counted(roster, receipts).values(), complete=state.counts().complete)
     return ReportFacts(
         run_dir=str(storage.location),
@@ -73,7 +86,7 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
         cost=_cost(workers, manifest, job),
         workers=_worker_facts(workers, receipts, job.run.lease_s),
         times=_times(receipts),
-        **_over_time(storage, job, state, workers),
+        **_over_time(storage, job, state, workers, newest_start(events)),
         failures=failure_groups(storage, state),
         slow_chunks=_slow_chunks(state, workers),
         slow_rows=_slow_rows(receipts),
@@ -100,14 +113,21 @@ def _counts(state: RunState, manifest: Manifest, job: Job) -> dict[str, Any]:
 
 
 def _over_time(
-    storage: Storage, job: Job, state: RunState, workers: Sequence[_Worker]
+    storage: Storage, job: Job, state: RunState, workers: Sequence[_Worker], begun: float
 ) -> dict[str, Any]:
     """What comes of the telemetry and of the rows' lengths, by the names that the facts have."""
     receipts = list(state.receipts.values())
     began_at = min([one.time.began_at for one in workers], default=0.0)
+    readings = [thinned_readings(storage, one.worker, MOST_READINGS) for one in workers]
+    ends = find_ends(
+        {one.name: find_last_row(own) for one, own in zip(workers, readings, strict=True)},
+        complete=state.counts().complete,
+        begun_at=begun,
+        stopped=[one.name for one in workers if "error" in one.heartbeat],
+    )
     watched = [
-        Watched(one.name, one.time, thinned_readings(storage, one.worker, MOST_READINGS))
-        for one in workers
+        Watched(one.name, one.time, own, ends.get(one.name))
+        for one, own in zip(workers, readings, strict=True)
     ]
     lengths = row_lengths(storage, receipts)
     plan = read_plan(storage)
@@ -134,15 +154,11 @@ def _workers(
     return found
 
 
-def _engine_starts(storage: Storage) -> dict[str, float]:
+def _engine_starts(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """When each worker's first engine was up."""
     found: dict[str, float] = {}
-    for line in storage.read_log(layout.EVENTS).splitlines():
-        try:
-            event = orjson.loads(line)
-        except orjson.JSONDecodeError:  # torn, or being written just now
-            continue
-        if event.get("event") == "engine_up":
+    for event in events:
+        if event["event"] == "engine_up":
             found.setdefault(event["worker"], float(event["at"]))
     return found
 
@@ -212,18 +228,26 @@ def _worker_facts(
 
 
 def _times(receipts: Sequence[Receipt]) -> tuple[Times, ...]:
-    """How long rows and chunks took; rows are not known of runs of earlier versions."""
-    found = []
-    counts = add_up(one.times for one in receipts)
-    if counts:
-        longest = max((seconds for one in receipts for _, seconds in one.slowest), default=0.0)
-        p50, p90, p99 = (quantile_s(counts, share) or 0.0 for share in (0.5, 0.9, 0.99))
-        found.append(Times("row, from the feeder to its answer", p50, p90, p99, longest))
+    """How long rows, their first tokens and chunks took, as far as it was noted."""
+    noted = [seconds for one in receipts for _, seconds in one.slowest]
+    longest = max(noted, default=inf)
+    begun = _counted(ROW_BEGUN, add_up(one.first_tokens for one in receipts), longest)
+    done = _counted(ROW_DONE, add_up(one.times for one in receipts), longest)
+    if done is not None and noted:
+        done = replace(done, longest_s=longest)
+    found = [begun, done]
     chunks = sorted(one.seconds for one in receipts if one.last)
     if chunks:
         p50, p90, p99 = (chunks[int(share * (len(chunks) - 1))] for share in (0.5, 0.9, 0.99))
-        found.append(Times("chunk, from its first row to its commit", p50, p90, p99, chunks[-1]))
-    return tuple(found)
+        found.append(Times(CHUNK_DONE, p50, p90, p99, chunks[-1]))
+    return tuple(one for one in found if one is not None)
+
+
+def _counted(name: str, counts: Mapping[str, int], longest_s: float) -> Times | None:
+    """Quantiles of what was counted by steps, none of them above what is known; None of nothing."""
+    steps = (quantile_s(counts, share) for share in (0.5, 0.9, 0.99, 1.0))
+    known = [min(seconds, longest_s) for seconds in steps if seconds is not None]
+    return Times(name, *known) if known else None
 
 
 def _slow_chunks(state: RunState, workers: Sequence[_Worker]) -> tuple[SlowChunk, ...]:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from batchwright.cli.app import app
 from batchwright.core.readings import Reading
+from batchwright.engines.last_log import start_line
 from batchwright.rundir import layout
 from batchwright.rundir.readings import reading_line
 from tests.e2e.command import call
@@ -195,6 +196,44 @@ def test_an_engine_that_cannot_start_is_explained_by_its_log(run_dir: Path) -> N
     assert finding["code"] == "out_of_memory"
     assert finding["worker"] == beat.stem
     assert ["the engine says", told] in finding["evidence"]
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+
+
+def end_with(run_dir: Path, error: dict[str, str], *starts: str) -> None:
+    """The last sign of life of a worker that an error ended, and its engine's log, start by start."""
+    (beat,) = (run_dir / layout.WORKERS).glob("infer-*.json")
+    state = json.loads(beat.read_bytes())
+    beat.write_text(json.dumps(state | {"error": error, "ended": True}))
+    log = b"".join(start_line(1e9 + n) + text.encode() for n, text in enumerate(starts))
+    (run_dir / layout.LOGS / f"{beat.stem}.engine.log").write_bytes(log)
+
+
+def test_a_fault_of_an_older_start_is_none_of_this_one(run_dir: Path) -> None:
+    error = {"kind": "JobError", "message": "no such adapter", "hint": ""}
+    end_with(run_dir, error, OOM, "all is well\n")
+    assert codes(run_dir) == []
+    end_with(run_dir, error, "all is well\n", OOM)
+    assert codes(run_dir) == ["out_of_memory"]
+
+
+def test_of_two_faults_the_last_start_has_the_one_that_counts(run_dir: Path) -> None:
+    error = {"kind": "EngineDied", "message": "the engine process ended", "hint": ""}
+    end_with(run_dir, error, OOM, "No space left on device\n")
+    (finding,) = diagnose(run_dir)["findings"]
+    assert ["kind", "disk_full"] in finding["evidence"]
+
+
+def test_an_engine_that_came_up_again_is_explained_by_the_start_that_died(run_dir: Path) -> None:
+    (beat,) = (run_dir / layout.WORKERS).glob("infer-*.json")
+    now = time.time()
+    log = start_line(now) + OOM.encode() + start_line(now + 1) + b"No space left on device\n"
+    (run_dir / layout.LOGS / f"{beat.stem}.engine.log").write_bytes(log)
+    event = {"at": now + 2, "worker": beat.stem, "event": "engine_restarted", "reason": "gone"}
+    with (run_dir / layout.EVENTS).open("a") as events:
+        events.write(json.dumps(event) + "\n")
+    assert codes(run_dir) == ["out_of_memory"]
 
 
 def test_a_death_without_known_words_shows_the_last_ones(run_dir: Path) -> None:

@@ -89,6 +89,9 @@ def test_good_rows_are_answered_and_bad_rows_explained(tiny_model: Path, tmp_pat
     summary = call(*options(data, tiny_model, run_dir))
     assert (summary["ok"], summary["failed"], summary["rejected"]) == (1980, 0, 20)
     check(run_dir, expected)
+    receipts = [json.loads(one.read_bytes()) for one in (run_dir / "receipts").iterdir()]
+    counted = sum(sum(one["first_tokens"].values()) for one in receipts)
+    assert counted == 1980, "every answer began with a first token"
 
 
 def test_the_engine_is_killed_in_the_middle(tiny_model: Path, tmp_path: Path) -> None:

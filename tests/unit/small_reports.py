@@ -54,7 +54,13 @@ def commit(run: SmallRun, worker: str, chunk: int, *, generation: int = 0) -> Ac
         outcomes.append(
             Outcome(row, [], error_code="engine_refused", error=f"不行 <b>{row}</b>")
             if failed
-            else Outcome(row, [97] * (1 + row % 3), finish_reason="stop", cached_tokens=1)
+            else Outcome(
+                row,
+                [97] * (1 + row % 3),
+                finish_reason="stop",
+                cached_tokens=1,
+                generating_s=0.5 + row / 2,
+            )
         )
     committer.commit(active, outcomes, last=True)
     return active

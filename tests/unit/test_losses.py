@@ -14,6 +14,7 @@ def reading(at: float, running: int, *, starved_s: float = 0.0, preemptions: int
     return Reading(
         at,
         "w",
+        rows=int(at),
         prompt_tokens=900,
         completion_tokens=100,
         engine=EngineGauges(running=running, preemptions=preemptions),
@@ -25,13 +26,21 @@ def test_start_up_waits_and_tail_are_told_apart() -> None:
     time = EngineTime(began_at=0.0, up_at=20.0, ended_at=110.0)
     busy = [reading(20.0 + n, 100, starved_s=n / 10) for n in range(71)]
     drained = [reading(90.0 + n, 100 - 10 * n, starved_s=9.0) for n in range(1, 11)]
-    found = engine_losses(time, [*busy, *drained], mean_tokens=10.0)
+    found = engine_losses(time, [*busy, *drained], mean_tokens=10.0, tail_ends_at=100.0)
     assert found[losses.START_UP] == 20.0
     assert found[losses.STARVED] == pytest.approx(9.0)
     assert found[losses.COMMITS] == pytest.approx(4.5)
-    # Full until 92, then 70 %, 60 % … of the rows, and nothing from 100 to 110.
-    assert found[losses.TAIL] == pytest.approx(10.0 + sum(0.3 + 0.1 * n for n in range(8)))
+    # Half full until 95, then 40 %, 30 % … of the rows, and the last is done at 100.
+    assert found[losses.TAIL] == pytest.approx(0.6 + 0.7 + 0.8 + 0.9 + 1.0)
+    assert found[losses.ENDING] == 10.0
     assert found[losses.PREEMPTED] == 0.0
+
+
+def test_an_engine_that_was_stopped_has_no_tail() -> None:
+    readings = [reading(float(n), 100 if n < 50 else 1) for n in range(100)]
+    found = engine_losses(EngineTime(0.0, 0.0, 110.0), readings, mean_tokens=10.0)
+    assert losses.TAIL not in found
+    assert losses.ENDING not in found
 
 
 def test_preempted_rows_cost_what_they_had_computed() -> None:

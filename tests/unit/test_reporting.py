@@ -69,7 +69,9 @@ def test_lengths_and_times_come_of_parts_and_receipts(run: SmallRun) -> None:
     assert facts.lengths.outputs.lengths == (1, 2, 3)
     assert facts.lengths.cached_tokens == 18
     assert facts.slow_rows[0] == (19, 20.0)
-    rows, chunks = facts.times
+    first_tokens, rows, chunks = facts.times
+    assert first_tokens.p50_s == pytest.approx(5.0, rel=0.2), "half of each row's time"
+    assert first_tokens.longest_s == pytest.approx(10.0, rel=0.06)
     assert rows.p50_s == pytest.approx(10.0, rel=0.06)
     assert rows.longest_s == 20.0
     assert chunks.longest_s == 30.0

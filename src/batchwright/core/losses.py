@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from batchwright.core.readings import Reading
-
-# While so large a share of the usual rows is in the engine, it counts as full. The diagnosis looks for
-# less (`diagnose.window.TAIL_BELOW`): all that was lost adds up here, and there only what is worth a change.
-FULL_SHARE = 0.8
+from batchwright.core.tail import find_tail
 
 # How far a row is with its answer when it is preempted. It is the row that was let in last, so it is
 # young; and some of what it computed is found in the prefix cache when its turn comes again. In a
@@ -23,6 +19,7 @@ STARVED = "no prepared rows at hand"
 MEDIA = "waiting for images and sounds"
 COMMITS = "waiting for commits"
 TAIL = "tail: fewer and fewer rows left"
+ENDING = "after the last row: commits, engines stopped"
 PREEMPTED = "preempted rows, computed again"
 PREFIXES = "prefixes computed again"
 BELOW = "engine below the limit"
@@ -66,7 +63,10 @@ class EngineTime:
 
 
 def engine_losses(
-    time: EngineTime, readings: Sequence[Reading], mean_tokens: float
+    time: EngineTime,
+    readings: Sequence[Reading],
+    mean_tokens: float,
+    tail_ends_at: float | None = None,
 ) -> dict[str, float]:
     """Seconds of one engine by what took them; what is left of its time it was at work.
 
@@ -74,33 +74,21 @@ def engine_losses(
         time: when it was there.
         readings: of its worker, oldest first; without any only the start-up is known.
         mean_tokens: that a preempted row loses: see `PREEMPTED_AT`.
+        tail_ends_at: when the last row of the run came out; None if the engine did not end for want
+            of rows, and so has no tail.
     """
-    tail_at, tail_s = _tail(time, readings)
-    before = [one for one in readings if one.at <= tail_at]
-    feed = next((one.feed for one in reversed(before) if one.feed is not None), None)
     found = {START_UP: time.start_up_s}
+    before = readings
+    if tail_ends_at is not None:
+        tail = find_tail(readings, min(tail_ends_at, time.ended_at))
+        before = [one for one in readings if one.at <= tail.begins_at]
+        found |= {TAIL: tail.lost_s, ENDING: max(0.0, time.ended_at - tail_ends_at)}
+    feed = next((one.feed for one in reversed(before) if one.feed is not None), None)
     if feed is not None:
         found |= {STARVED: feed.starved_s, MEDIA: feed.media_s, COMMITS: feed.commit_wait_s}
-    found[TAIL] = tail_s
     left = max(0.0, time.seconds - sum(found.values()))
     found[PREEMPTED] = min(left, _preempted_share(readings, mean_tokens) * left)
     return found
-
-
-def _tail(time: EngineTime, readings: Sequence[Reading]) -> tuple[float, float]:
-    """When the engine was full for the last time, and the seconds that it lost from then on."""
-    busy = [(one.at, one.engine.running) for one in readings if one.engine and one.engine.running]
-    if len(busy) < 3:
-        return time.ended_at, 0.0
-    usual = median(running for _, running in busy)
-    full = [at for at, running in busy if running >= FULL_SHARE * usual]
-    last_full = full[-1]
-    lost, before = 0.0, last_full
-    for one in readings:
-        if one.at > last_full and one.engine is not None:
-            lost += (one.at - before) * max(0.0, 1.0 - one.engine.running / usual)
-            before = one.at
-    return last_full, min(lost + max(0.0, time.ended_at - before), time.ended_at - last_full)
 
 
 def _preempted_share(readings: Sequence[Reading], mean_tokens: float) -> float:
@@ -150,7 +138,7 @@ def balance(
             as they were.
         best_limit_s: the same with the hits of the best order.
     """
-    names = (START_UP, STARVED, MEDIA, COMMITS, TAIL, PREEMPTED)
+    names = (START_UP, STARVED, MEDIA, COMMITS, TAIL, ENDING, PREEMPTED)
     sums = {name: sum(one.get(name, 0.0) for one in losses) for name in names}
     work = max(0.0, total_s - sum(sums.values()))
     parts = [Loss(name, seconds) for name, seconds in sums.items() if seconds > 0.001 * total_s]

@@ -71,7 +71,8 @@ class Outcome(NamedTuple):
     `text` is set only when the engine had to detokenise (stop strings); otherwise the worker
     decodes `token_ids` in batches. A failed outcome has `error_code` and `error`. `embedding` is
     the vector of an embedding task: its numbers in little-endian order, nothing around them.
-    `more` holds what only some requests ask for.
+    `more` holds what only some requests ask for. `generating_s` is from the row's first token to
+    its last, by the engine's clock; None from engines that do not tell, or where there is no token.
     """
 
     row: int
@@ -85,6 +86,7 @@ class Outcome(NamedTuple):
     attempts: int = 1
     embedding: bytes | None = None
     more: More | None = None
+    generating_s: float | None = None
 
     @property
     def num_output_tokens(self) -> int:

@@ -185,7 +185,8 @@ class Receipt:
     stop, the rows that are finished get theirs first: `sequence` counts them, and `last` closes
     the chunk. `finished_at` is Unix time; 0 if it was not noted. `times` counts rows by the time
     from when the feeder had them to their outcome (see `core.latency`), `slowest` names a few with
-    their seconds; rows that took the answer of another are in neither.
+    their seconds; rows that took the answer of another are in neither. `first_tokens` counts rows
+    likewise by the time until their first token; empty where the engine does not tell.
     """
 
     generation: int
@@ -208,6 +209,7 @@ class Receipt:
     finished_at: float = 0.0
     times: dict[str, int] = field(default_factory=dict)
     slowest: tuple[tuple[int, float], ...] = ()
+    first_tokens: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ class Chart:
     curves: tuple[Curve, ...]
 
 
+ROW_DONE = "row, from the feeder to its answer"
+ROW_BEGUN = "row, from the feeder to its first token"
+CHUNK_DONE = "chunk, from its first row to its commit"
+
+
 @dataclass(frozen=True, slots=True)
 class Times:
     """How long something took: p50, p90, p99 and the longest, in seconds."""

@@ -76,7 +76,7 @@ class WorkerEvidence:
         seconds: from the first row in to the last one out.
         start_up_s: from the start of its process until the engine was up; None if not known.
         idle_s: after its last row, while others of the run had work.
-        tail_s: lost at the end of its own work, when its engine was no longer full.
+        tail_s: lost at the end of its own work, with its engine half empty: see `core.tail`.
         starved: the engine had room and no prepared row was there.
         media: the engine had room and the next rows waited for their media.
         commit_wait: the worker could not go on before commits were done.

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from batchwright.core.readings import CardReading, PrepareReading, Reading
+from batchwright.core.tail import find_last_row, find_tail
 from batchwright.diagnose.evidence import (
     CardEvidence,
     HostEvidence,
     PrepareEvidence,
     WorkerEvidence,
 )
-from batchwright.diagnose.figures import median
 
 # An output token is about as much work as two prompt tokens: see `plan.gate.OUTPUT_WEIGHT`.
 OUTPUT_WEIGHT = 2.0
-
-# Fewer rows than this share of what is usual, to the end: only a few long rows are left.
-TAIL_BELOW = 0.5
 
 # Slots are taken if no more than this share is free: a row that ends leaves one for a moment.
 FULL_FROM = 0.95
@@ -29,32 +26,13 @@ STEPS_FOR_LINE = 8
 SPREAD_FOR_LINE = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Readings from a worker's first row to its last; the tail begins at `tail_from`."""
-
-    readings: tuple[Reading, ...]
-    tail_from: int
-
-    @property
-    def steady(self) -> tuple[Reading, ...]:
-        """Those before the tail."""
-        return self.readings[: self.tail_from]
-
-    @property
-    def seconds(self) -> float:
-        """From the first to the last."""
-        return _seconds(self.readings)
-
-
-def find_window(readings: Sequence[Reading]) -> Window | None:
-    """The readings between the first row in and the last one out; None if no row came out."""
+def working_time(readings: Sequence[Reading]) -> tuple[Reading, ...]:
+    """The readings from the first row in to the last one out; none if no row came out."""
     first = next((n for n, one in enumerate(readings) if _has_rows(one)), None)
-    grown = [n for n in range(1, len(readings)) if readings[n].rows > readings[n - 1].rows]
-    if first is None or not grown or grown[-1] <= first:
-        return None
-    span = tuple(readings[first : grown[-1] + 1])
-    return Window(span, _tail_from(span))
+    end = find_last_row(readings)
+    if first is None or end <= readings[first].at:
+        return ()
+    return tuple(one for one in readings[first:] if one.at <= end)
 
 
 def _has_rows(reading: Reading) -> bool:
@@ -63,28 +41,11 @@ def _has_rows(reading: Reading) -> bool:
     return reading.rows > 0 or inside > 0
 
 
-def _tail_from(span: Sequence[Reading]) -> int:
-    usual = median(_running(one) for one in span)
-    end = len(span)
-    while end > 1 and _running(span[end - 1]) < TAIL_BELOW * usual and not _starved_at(span, end):
-        end -= 1
-    return end
-
-
-def _starved_at(span: Sequence[Reading], end: int) -> bool:
-    """Whether the engine was waiting for rows between the last two readings before `end`."""
-    before, after = span[end - 2], span[end - 1]
-    if before.feed is None or after.feed is None:
-        return False
-    waited = after.feed.starved_s + after.feed.media_s - before.feed.starved_s - before.feed.media_s
-    return waited > 0.5 * (after.at - before.at)
-
-
 def worker_evidence(
     name: str,
     readings: Sequence[Reading],
     *,
-    last_work_at: float,
+    tail_ends_at: float | None = None,
     start_up_s: float | None = None,
     device: str = "",
     kv_tokens: int = 0,
@@ -94,33 +55,35 @@ def worker_evidence(
     Args:
         name: of the worker.
         readings: of its role `infer`, oldest first.
-        last_work_at: when the last row of the whole run came out.
+        tail_ends_at: when the last row of the whole run came out; None if the engine did not end
+            for want of rows, and so has no tail.
         start_up_s: until its engine was up.
         device: of the engine.
         kv_tokens: that its KV cache holds.
     """
-    window = find_window(readings)
-    if window is None:
+    span = working_time(readings)
+    if not span:
         return None
+    tail = find_tail(span, tail_ends_at or 0.0)
     found = WorkerEvidence(
         name=name,
-        host=window.readings[0].host,
+        host=span[0].host,
         device=device,
-        seconds=window.seconds,
+        seconds=_seconds(span),
         start_up_s=start_up_s,
-        idle_s=max(0.0, last_work_at - window.readings[-1].at),
+        idle_s=0.0 if tail_ends_at is None else tail.idle_s,
+        tail_s=0.0 if tail_ends_at is None else tail.draining_s,
         kv_tokens=kv_tokens,
     )
-    return _with_batch(_with_times(found, window), window)
+    steady = [one for one in span if one.at <= tail.begins_at]
+    return _with_batch(_with_times(found, span), span, steady)
 
 
-def _with_times(found: WorkerEvidence, window: Window) -> WorkerEvidence:
+def _with_times(found: WorkerEvidence, span: Sequence[Reading]) -> WorkerEvidence:
     """What the whole time from the first row to the last went to, and what came of it."""
-    span, seconds = window.readings, window.seconds
-    usual = median(_running(one) for one in span)
+    seconds = _seconds(span)
     return replace(
         found,
-        tail_s=_tail_s(span[max(0, window.tail_from - 1) :], usual),
         starved=_share(span, seconds, lambda one: one.feed.starved_s if one.feed else 0.0),
         media=_share(span, seconds, lambda one: one.feed.media_s if one.feed else 0.0),
         commit_wait=_share(span, seconds, lambda one: one.feed.commit_wait_s if one.feed else 0.0),
@@ -134,11 +97,12 @@ def _with_times(found: WorkerEvidence, window: Window) -> WorkerEvidence:
     )
 
 
-def _with_batch(found: WorkerEvidence, window: Window) -> WorkerEvidence:
+def _with_batch(
+    found: WorkerEvidence, span: Sequence[Reading], steady: Sequence[Reading]
+) -> WorkerEvidence:
     """What the engine was like before the tail."""
-    steady = window.steady
     known = [one.engine for one in steady if one.engine]
-    slots = max((one.feed.max_num_seqs for one in window.readings if one.feed), default=0)
+    slots = max((one.feed.max_num_seqs for one in span if one.feed), default=0)
     running = [_running(one) for one in steady]
     return replace(
         found,
@@ -150,17 +114,11 @@ def _with_batch(found: WorkerEvidence, window: Window) -> WorkerEvidence:
         kv_use=_mean([one.kv_use for one in known]),
         kv_peak=max((_kv_peak(one) for one in steady), default=0.0),
         step_s=_step_s(steady),
-        fixed_step=fixed_share(_steps(window.readings), _mean(running)),
+        fixed_step=fixed_share(_steps(span), _mean(running)),
         busiest_core=_busiest_core(steady),
         quarters=_quarters(steady),
         cards=_cards(steady),
     )
-
-
-def last_work_at(readings: Sequence[Reading]) -> float:
-    """When the last row came out of a worker's engine; 0 if none did."""
-    window = find_window(readings)
-    return window.readings[-1].at if window else 0.0
 
 
 def fixed_share(steps: Sequence[tuple[float, float]], running: float) -> float | None:
@@ -214,16 +172,6 @@ def host_evidence(readings: Sequence[Reading]) -> tuple[HostEvidence, ...]:
                 one.host, one.node.cores, one.node.shm_bytes, one.node.shm_total_bytes
             )
     return tuple(found.values())
-
-
-def _tail_s(readings: Sequence[Reading], usual: float) -> float:
-    """Seconds of a full engine that were lost while fewer rows ran."""
-    if not usual:
-        return 0.0
-    return sum(
-        (after.at - before.at) * max(0.0, 1 - _running(after) / usual)
-        for before, after in pairwise(readings)
-    )
 
 
 def _cards(readings: Sequence[Reading]) -> tuple[CardEvidence, ...]:

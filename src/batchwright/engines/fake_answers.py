@@ -103,7 +103,10 @@ class AnswerMaker:
         token_ids, text, reason, stop_reason, more = first
         if others:
             more = (more or More())._replace(samples=tuple(others))
-        return Outcome(request.row, token_ids, text, reason, stop_reason, more=more)
+        # All tokens come with the one step in which the row ends.
+        return Outcome(
+            request.row, token_ids, text, reason, stop_reason, more=more, generating_s=0.0
+        )
 
     def _length_and_place(
         self, request: Request, sampling: Sampling, number: int

@@ -1,8 +1,12 @@
-"""What the log of an engine's last start tells of its end, as errors for people."""
+"""An engine's log apart by its starts, and what the last of them tells of its end, for people."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from batchwright.core.errors import BatchwrightError, EngineDied, EngineError, JobError
 from batchwright.core.faults import Fault
@@ -12,6 +16,39 @@ TAIL_LINES = 20
 
 # Of a start that printed more, the end is read.
 _MAX_BYTES = MAX_CHARS
+
+
+_START = re.compile(r"=== batchwright starts an engine: (\S+) ===\n")
+
+
+class EngineStart(NamedTuple):
+    """What an engine printed from one start until the next one; `at` is Unix time, 0 if not known."""
+
+    at: float
+    text: str
+
+
+def start_line(now: float) -> bytes:
+    """What is written to an engine's log ahead of each start."""
+    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
+    return f"=== batchwright starts an engine: {at} ===\n".encode()
+
+
+def find_starts(log_text: str) -> list[EngineStart]:
+    """The starts in a log or in the end of one, oldest first.
+
+    Before them stands what has no such line ahead of it: the rest of a start that is cut off, or all
+    that an earlier version wrote; it may be empty.
+    """
+    ahead, *rest = _START.split(log_text)
+    times = [datetime.fromisoformat(one).timestamp() for one in rest[::2]]
+    return [EngineStart(0.0, ahead), *map(EngineStart, times, rest[1::2])]
+
+
+def ended_before(starts: Sequence[EngineStart], at: float) -> EngineStart:
+    """The start that had ended when an engine was up again at that time."""
+    by_then = [one for one in starts if one.at <= at]
+    return by_then[-2] if len(by_then) > 1 else by_then[0]
 
 
 class LastLog:

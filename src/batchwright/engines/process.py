@@ -21,7 +21,7 @@ from batchwright.core.errors import BatchwrightError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges, EngineInfo, EngineSettings
 from batchwright.core.records import Request
-from batchwright.engines.last_log import LastLog
+from batchwright.engines.last_log import LastLog, start_line
 from batchwright.engines.wire import pack_requests, unpack_outcomes
 
 POLL_S = 0.1  # how often a wait looks whether the child still lives
@@ -172,6 +172,8 @@ class EngineProcess:
         ours, theirs = multiprocessing.Pipe()
         path = os.pathsep.join(entry for entry in sys.path if entry)
         with self._log_path.open("ab") as log:
+            log.write(start_line(time.time()))
+            log.flush()
             self._log.begin(log.tell())
             self._process = subprocess.Popen(
                 # -P: a file in the user's folder must not shadow a module.

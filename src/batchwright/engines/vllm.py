@@ -126,6 +126,7 @@ class VllmEngine:
         rows = list(rows)
         self._media.abort(rows)
         known = [row for row in rows if self._rows.pop(row, None) is not None]
+        self._readings.first_tokens.forget(known)
         self._engine.abort_request([str(row) for row in known])
 
     def step(self, timeout_s: float) -> list[Outcome]:
@@ -182,6 +183,7 @@ class VllmEngine:
     def _outcome(self, row: int, output: Any) -> Outcome:
         params = self._rows.pop(row)
         expanded = self._expanded.pop(row, None)
+        generating_s = self._readings.first_tokens.end(row)
         for answer in output.outputs:
             reason = answer.finish_reason
             if reason in (None, "abort", "error"):
@@ -201,6 +203,7 @@ class VllmEngine:
             stop_reason=stop_reason,
             cached_tokens=output.num_cached_tokens or 0,
             more=more,
+            generating_s=generating_s,
         )
 
     def _sample(self, answer: Any, params: Any) -> Sample:

@@ -2,8 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+
+class FirstTokens:
+    """When each row in the engine got its first token.
+
+    Args:
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._at: dict[int, float] = {}
+
+    def note(self, request_id: str) -> None:
+        """A request has a token now; the first sample of a row counts."""
+        self._at.setdefault(row_of(request_id), self._monotonic())
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """Rows that have no end."""
+        for row in rows:
+            self._at.pop(row, None)
+
+    def end(self, row: int) -> float | None:
+        """Seconds from a row's first token until now, told once; None if it had no token."""
+        at = self._at.pop(row, None)
+        return None if at is None else self._monotonic() - at
+
+
+def row_of(request_id: str) -> int:
+    """The row of a request by the name that vLLM's core has for it.
+
+    `17` became `17-a1b2c3d4`, and with several samples `0_17-a1b2c3d4`, `1_17-a1b2c3d4` (0.32).
+    """
+    return int(request_id.rpartition("_")[2].partition("-")[0])
 
 
 class Readings:
@@ -25,6 +60,7 @@ class Readings:
         self.accepted_tokens = 0
         self.prefix_tokens = 0
         self.prefix_hit_tokens = 0
+        self.first_tokens = FirstTokens()
 
     def watch(self, engine: Any) -> None:
         """Read every step of an LLMEngine from now on, in place of its own statistics."""
@@ -58,5 +94,7 @@ class Readings:
             self.output_tokens += len(output.new_token_ids)
             if output.prefill_stats is not None:  # with the row's first token, once
                 self.prompt_tokens += output.prefill_stats.num_computed_tokens
+                if output.new_token_ids:  # a pooled row has none
+                    self.first_tokens.note(output.request_id)
             if output.events:
                 self.preemptions += sum(event.type.name == "PREEMPTED" for event in output.events)

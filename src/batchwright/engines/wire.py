@@ -48,7 +48,7 @@ def unpack_requests(columns: Columns) -> list[Request]:
 def pack_outcomes(outcomes: Sequence[Outcome]) -> Columns:
     """Outcomes as columns, in order; what many have in common, as a rule all, goes once."""
     known: dict[tuple[Any, ...], int] = {}
-    rest = array("i", [known.setdefault(one[2:-2], len(known)) for one in outcomes])
+    rest = array("i", [known.setdefault(one[2:-3], len(known)) for one in outcomes])
     return (
         array("q", [one.row for one in outcomes]),
         *_pack_ids(one.token_ids for one in outcomes),
@@ -56,18 +56,19 @@ def pack_outcomes(outcomes: Sequence[Outcome]) -> Columns:
         list(known),
         _if_any([one.embedding for one in outcomes]),
         _if_any([one.more for one in outcomes]),
+        _if_any([one.generating_s for one in outcomes]),
     )
 
 
 def unpack_outcomes(columns: Columns) -> list[Outcome]:
     """The outcomes again, their token ids in arrays: 4 bytes a token, not 36."""
-    rows, lengths, data, rest, known, vectors, more = columns
+    rows, lengths, data, rest, known, vectors, more, generating = columns
     ids = _unpack_ids(lengths, data)
     none = [None] * len(rows)
     return [
-        Outcome._make((row, answer, *known[index], vector, further))
-        for row, answer, index, vector, further in zip(
-            rows, ids, rest, vectors or none, more or none, strict=True
+        Outcome._make((row, answer, *known[index], vector, further, seconds))
+        for row, answer, index, vector, further, seconds in zip(
+            rows, ids, rest, vectors or none, more or none, generating or none, strict=True
         )
     ]
 

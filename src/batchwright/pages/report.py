@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from batchwright.core.findings import Finding, Weight
-from batchwright.core.report import Chart, ReportFacts
+from batchwright.core.report import ROW_BEGUN, Chart, ReportFacts
 from batchwright.pages.blocks import (
     Block,
     Card,
@@ -236,11 +236,12 @@ def _times(facts: ReportFacts) -> tuple[Block, ...]:
         for one in facts.times
     )
     head = ("time of a", "p50", "p90", "p99", "longest")
-    words = (
-        "A row waits in the engine for its turn: it is full on purpose, and that time is in here. "
-        "The time to a row's first token is not noted: nobody waits for it.",
-    )
-    blocks: list[Block] = [Table(head, rows, frozenset(range(1, 5))), Words(words)]
+    words = ["A row waits for its turn in an engine that is full on purpose: its times hold that."]
+    if facts.makes_text and all(one.name != ROW_BEGUN for one in facts.times):
+        words.append(
+            "When rows got their first tokens was not told: endpoints do not, nor did earlier versions."
+        )
+    blocks: list[Block] = [Table(head, rows, frozenset(range(1, 5))), Words((" ".join(words),))]
     if facts.slow_rows:
         slow = tuple((f"{row:,}", _seconds(seconds)) for row, seconds in facts.slow_rows)
         blocks.append(Table(("slowest rows", "time"), slow, frozenset({1})))

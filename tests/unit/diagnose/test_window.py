@@ -8,24 +8,24 @@ import pytest
 
 from batchwright.core.ports import EngineGauges
 from batchwright.core.readings import CardReading, HostReading, Reading
+from batchwright.core.tail import find_last_row
 from batchwright.diagnose.window import (
-    find_window,
     fixed_share,
     host_evidence,
-    last_work_at,
     prepare_evidence,
     worker_evidence,
+    working_time,
 )
 from tests.support.readings import CARD, infer_readings, prepare_readings
 
 
 def test_a_worker_that_had_no_row_has_no_evidence() -> None:
-    assert worker_evidence("w", [], last_work_at=0) is None
-    assert worker_evidence("w", infer_readings()[:2], last_work_at=0) is None
+    assert worker_evidence("w", []) is None
+    assert worker_evidence("w", infer_readings()[:2]) is None
 
 
 def test_the_work_is_measured_without_the_start() -> None:
-    found = worker_evidence("w", infer_readings(starved_at_start_s=9), last_work_at=1130.1)
+    found = worker_evidence("w", infer_readings(starved_at_start_s=9), tail_ends_at=1130.1)
     assert found is not None
     assert found.seconds == pytest.approx(120)
     assert found.starved == 0
@@ -40,9 +40,7 @@ def test_the_work_is_measured_without_the_start() -> None:
 
 
 def test_shares_are_of_the_work() -> None:
-    found = worker_evidence(
-        "w", infer_readings(starved=0.3, media=0.2, commit_wait=0.1), last_work_at=0
-    )
+    found = worker_evidence("w", infer_readings(starved=0.3, media=0.2, commit_wait=0.1))
     assert found is not None
     assert found.starved == pytest.approx(0.3)
     assert found.media == pytest.approx(0.2)
@@ -52,21 +50,24 @@ def test_shares_are_of_the_work() -> None:
 
 def test_what_others_do_after_its_last_row_is_idle_time() -> None:
     readings = infer_readings()
-    end = last_work_at(readings)
+    end = find_last_row(readings)
     last = replace(readings[-1], at=end + 60)  # it lives on, and has nothing to do
-    found = worker_evidence("w", [*readings, last], last_work_at=end + 50)
+    found = worker_evidence("w", [*readings, last], tail_ends_at=end + 50)
     assert found is not None
     assert found.seconds == pytest.approx(120)
     assert found.idle_s == pytest.approx(50)
 
 
 def test_a_tail_is_set_apart_from_the_rest() -> None:
-    found = worker_evidence("w", infer_readings(tail_s=40, tail_running=25), last_work_at=0)
+    readings = infer_readings(tail_s=40, tail_running=25)
+    found = worker_evidence("w", readings, tail_ends_at=find_last_row(readings))
     assert found is not None
     assert found.seconds == pytest.approx(160)
     assert found.tail_s == pytest.approx(40 * 0.9, abs=0.5)
     assert found.full == 1.0
     assert found.running == 250
+    stopped = worker_evidence("w", readings)
+    assert stopped == replace(found, tail_s=0.0), "set apart, and no loss where it was stopped"
 
 
 def test_an_engine_that_is_starved_at_the_end_has_no_tail() -> None:
@@ -81,7 +82,7 @@ def test_an_engine_that_is_starved_at_the_end_has_no_tail() -> None:
         )
         for after in (2.0, 4.0, 6.0)
     ]  # fmt: skip
-    found = worker_evidence("w", [*readings, *hungry], last_work_at=0)
+    found = worker_evidence("w", [*readings, *hungry], tail_ends_at=readings[-1].at)
     assert found is not None
     assert found.tail_s == 0
     assert found.starved > 0.04
@@ -92,14 +93,14 @@ def test_counters_of_a_restarted_engine_begin_again() -> None:
     again = [
         replace(one, at=one.at + 42, rows=one.rows + readings[-1].rows) for one in readings[3:]
     ]
-    found = worker_evidence("w", [*readings, *again], last_work_at=0)
+    found = worker_evidence("w", [*readings, *again])
     assert found is not None
     assert found.preemptions == pytest.approx(80, abs=3)
 
 
 def test_readings_without_gauges_do_no_harm() -> None:
     bare = [Reading(at=1000.0 + 2 * n, worker="w", rows=10 * n) for n in range(30)]
-    found = worker_evidence("w", bare, last_work_at=0)
+    found = worker_evidence("w", bare)
     assert found is not None
     assert found.seconds == pytest.approx(56)
     assert (found.full, found.kv_use, found.starved, found.card_use) == (0, 0, 0, None)
@@ -107,7 +108,7 @@ def test_readings_without_gauges_do_no_harm() -> None:
 
 
 def test_quarters_follow_the_rate() -> None:
-    found = worker_evidence("w", infer_readings(seconds=800, slowing=0.5), last_work_at=0)
+    found = worker_evidence("w", infer_readings(seconds=800, slowing=0.5))
     assert found is not None
     first, second, third, fourth = found.quarters
     assert first > second > third > fourth
@@ -118,7 +119,7 @@ def test_reasons_of_a_held_clock_are_shares() -> None:
     hot = replace(CARD, throttled=("heat",), temperature_c=91)
     readings = infer_readings()
     half = [replace(one, cards=(hot,)) if n % 2 else one for n, one in enumerate(readings)]
-    found = worker_evidence("w", half, last_work_at=0)
+    found = worker_evidence("w", half)
     assert found is not None
     assert found.cards[0].throttled["heat"] == pytest.approx(0.5, abs=0.02)
     assert found.cards[0].temperature_c == 91
@@ -126,7 +127,7 @@ def test_reasons_of_a_held_clock_are_shares() -> None:
 
 def test_links_and_others_on_a_card() -> None:
     card = CardReading(3, pcie_received_bytes_s=10, pcie_sent_bytes_s=30, others_bytes=7)
-    found = worker_evidence("w", infer_readings(cards=(card,)), last_work_at=0)
+    found = worker_evidence("w", infer_readings(cards=(card,)))
     assert found is not None
     (one,) = found.cards
     assert (one.index, one.link_bytes_s, one.others_bytes) == (3, 30, 7)
@@ -170,6 +171,4 @@ def test_a_host_is_seen_at_its_fullest() -> None:
 def test_rows_that_wait_in_the_engine_are_work_too() -> None:
     readings = infer_readings()
     waiting = replace(readings[1], at=readings[1].at + 0.05, engine=EngineGauges(waiting=4))
-    window = find_window([*readings[:2], waiting, *readings[2:]])
-    assert window is not None
-    assert window.readings[0] == waiting
+    assert working_time([*readings[:2], waiting, *readings[2:]])[0] == waiting

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batchwright.core.errors import EngineDied, EngineError, JobError
-from batchwright.engines.last_log import LastLog
+from batchwright.engines.last_log import LastLog, ended_before, find_starts, start_line
 
 FULL = "OSError: [Errno 28] No space left on device\n"
 
@@ -74,3 +74,25 @@ def test_a_core_that_died_politely_is_a_death(tmp_path: Path) -> None:
 def test_without_a_log_nothing_is_made_up(tmp_path: Path) -> None:
     death = LastLog(tmp_path / "none.log").died("gone")
     assert death.message == "gone"
+
+
+def starts_of(*starts: tuple[float, str], ahead: str = "") -> str:
+    return ahead + "".join(start_line(at).decode() + text for at, text in starts)
+
+
+def test_a_log_comes_apart_by_its_starts() -> None:
+    log = starts_of((1000.25, FULL), (2000.5, "up\nat wo"), (3000.0, ""), ahead="cut off ")
+    ahead, *starts = find_starts(log)
+    assert ahead == (0.0, "cut off ")
+    assert starts == [(1000.25, FULL), (2000.5, "up\nat wo"), (3000.0, "")]
+
+
+def test_a_log_without_starts_is_all_one() -> None:
+    assert find_starts(FULL) == [(0.0, FULL)]
+    assert ended_before(find_starts(FULL), 50.0).text == FULL
+
+
+def test_the_start_that_ended_is_the_one_before_the_engine_was_up_again() -> None:
+    starts = find_starts(starts_of((10.0, "old"), (20.0, FULL), (30.0, "good"), (90.0, "later")))
+    assert ended_before(starts, 35.0).text == FULL
+    assert ended_before(starts, 25.0).text == "old"

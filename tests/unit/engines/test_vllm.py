@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,17 @@ def test_a_repeated_prompt_is_cached(engine: EngineProcess) -> None:
     prompt = list(range(100, 400))
     assert answer(engine, prompt).cached_tokens == 0
     assert answer(engine, prompt).cached_tokens == 256  # whole blocks of 128
+
+
+def test_the_time_since_the_first_token_is_told_of_one_sample_and_of_several(
+    engine: EngineProcess,
+) -> None:
+    for samples in (1, 2):
+        begun = time.monotonic()
+        outcome = answer(engine, [50, 51], ignore_eos=True, temperature=1.0, n=samples)
+        assert outcome.generating_s is not None
+        assert 0 < outcome.generating_s < time.monotonic() - begun
+    assert answer(engine, [50], temperature=-1.0).generating_s is None
 
 
 def test_bad_sampling_fails_the_row_with_vllms_own_words(engine: EngineProcess) -> None:

@@ -15,7 +15,7 @@ from batchwright.core.ports import EngineSettings
 from batchwright.engines import vllm_setup
 from batchwright.engines.vllm import VllmEngine
 from batchwright.engines.vllm_params import refuse_texts
-from batchwright.engines.vllm_readings import Readings
+from batchwright.engines.vllm_readings import FirstTokens, Readings
 
 
 def settings(model: str = "org/model", **options: Any) -> EngineSettings:
@@ -87,7 +87,9 @@ def test_readings_add_up_what_the_steps_say() -> None:
     preempted = SimpleNamespace(type=SimpleNamespace(name="PREEMPTED"))
     queued = SimpleNamespace(type=SimpleNamespace(name="QUEUED"))
     step = [
-        SimpleNamespace(new_token_ids=[1], prefill_stats=prefill, events=[queued]),
+        SimpleNamespace(
+            request_id="17-a1b2c3d4", new_token_ids=[1], prefill_stats=prefill, events=[queued]
+        ),
         SimpleNamespace(new_token_ids=[1, 2], prefill_stats=None, events=[queued, preempted]),
         SimpleNamespace(new_token_ids=[], prefill_stats=None, events=None),
     ]
@@ -99,6 +101,25 @@ def test_readings_add_up_what_the_steps_say() -> None:
     assert (readings.prefix_tokens, readings.prefix_hit_tokens) == (200, 80)
     assert (readings.running, readings.waiting, readings.kv_use) == (2, 1, 0.5)
     assert (readings.prompt_tokens, readings.output_tokens, readings.preemptions) == (180, 6, 2)
+
+
+def test_a_row_has_its_first_token_once_whatever_its_requests_are_called() -> None:
+    now = iter([10.0, 11.0, 12.0, 13.0, 20.0, 21.0])
+    first_tokens = FirstTokens(lambda: next(now))
+    for request_id in ("0_17-a1b2c3d4", "1_17-a1b2c3d4", "18", "1_19"):
+        first_tokens.note(request_id)
+    first_tokens.forget([19, 99])
+    assert first_tokens.end(17) == 10.0, "since its first sample began"
+    assert first_tokens.end(18) == 9.0
+    assert [first_tokens.end(row) for row in (17, 19)] == [None, None]
+
+
+def test_a_pooled_row_has_no_first_token() -> None:
+    readings = Readings()
+    prefill = SimpleNamespace(num_computed_tokens=9)
+    pooled = SimpleNamespace(request_id="a:b", new_token_ids=[], prefill_stats=prefill, events=None)
+    readings.count(None, [pooled])
+    assert readings.prompt_tokens == 9
 
 
 def test_the_environment_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

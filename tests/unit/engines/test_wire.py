@@ -51,6 +51,7 @@ OUTCOMES = st.builds(
     attempts=st.integers(1, 9),
     embedding=st.none() | st.binary(min_size=1, max_size=8),
     more=st.none() | MORE,
+    generating_s=st.none() | st.floats(0, 9),
 )
 
 

@@ -11,6 +11,7 @@ from batchwright.core.failures import FailureGroup
 from batchwright.core.findings import Change, Finding, Weight
 from batchwright.core.losses import Balance, Loss
 from batchwright.core.report import (
+    ROW_BEGUN,
     Chart,
     Cost,
     Lengths,
@@ -95,6 +96,16 @@ def test_what_nobody_knows_is_left_out() -> None:
     html = report_page(NOTHING, None)
     assert headings(html) == ["Rows"]
     assert "No row has been read yet" in read_page(html).text
+
+
+def test_first_tokens_stand_beside_the_rows_or_the_page_says_why_not() -> None:
+    assert "was not told" in read_page(report_page(FACTS, None)).text
+    told = (Times(ROW_BEGUN, 0.5, 0.6, 0.7, 0.8), *FACTS.times)
+    text = read_page(report_page(replace(FACTS, times=told), None)).text
+    assert ROW_BEGUN in text
+    assert "was not told" not in text
+    vectors = replace(FACTS, makes_text=False, pilot=None)
+    assert "was not told" not in read_page(report_page(vectors, None)).text
 
 
 def test_a_diagnosis_that_found_nothing_says_so() -> None:

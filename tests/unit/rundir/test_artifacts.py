@@ -85,3 +85,11 @@ def test_a_damaged_file_is_named(raw: bytes) -> None:
 def test_fields_that_a_later_version_added_to_this_format_are_ignored() -> None:
     body = orjson.loads(WHOLE) | {"new_field": 1}
     assert artifacts.load(Receipt, orjson.dumps(body), "x") == RECEIPT
+
+
+def test_fields_that_an_earlier_version_did_not_have_are_empty() -> None:
+    body = orjson.loads(WHOLE)
+    for later in ("times", "slowest", "first_tokens"):
+        del body[later]
+    found = artifacts.load(Receipt, orjson.dumps(body), "x")
+    assert (found.times, found.slowest, found.first_tokens) == ({}, (), {})
