@@ -7,28 +7,42 @@ from collections.abc import Iterator, Sequence
 from batchwright.core.errors import InputError
 from batchwright.core.records import SourceFile, Split
 from batchwright.read.compression import compression_of
+from batchwright.read.neighbours import share_splits, weight
 from batchwright.read.parquet import row_group_ranges
 from batchwright.read.sniff import detect_format
 
 __all__ = ["cut_splits", "detect_format"]
 
 
+# Small files share a split of this part of a large file's: whole files are of uneven weight, and
+# several processes shall have something to do.
+_SHARED_PART = 4
+
+
 def cut_splits(
     files: Sequence[SourceFile], format: str, *, split_bytes: int = 16 << 20
 ) -> list[Split]:
-    """Splits in input order. Files without content have none."""
+    """Splits in input order: pieces of large files, and small ones together.
+
+    Files without content have none.
+    """
+    files = [file for file in files if file.size or format == "parquet"]
+    weights = [weight(file, format) for file in files]
     splits: list[Split] = []
-    for file in files:
-        for start, stop in _ranges(file, format, split_bytes):
-            splits.append(Split(len(splits), file.path, format, start, stop))
+    for places in share_splits(weights, split_bytes // _SHARED_PART):
+        first, *others = (files[place] for place in places)
+        if others:
+            also = tuple(file.path for file in others)
+            splits.append(Split(len(splits), first.path, format, 0, -1, also))
+            continue
+        for start, stop in _ranges(first, format, split_bytes):
+            splits.append(Split(len(splits), first.path, format, start, stop))
     return splits
 
 
 def _ranges(file: SourceFile, format: str, split_bytes: int) -> Iterator[tuple[int, int]]:
     if format == "parquet":
         yield from row_group_ranges(file.path, split_bytes)
-    elif not file.size:
-        return
     elif format in ("jsonl", "openai-batch") and not _is_packed(file.path):
         for start in range(0, file.size, split_bytes):
             yield start, min(start + split_bytes, file.size)
