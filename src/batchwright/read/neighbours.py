@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 
 import pyarrow as pa
 
 from batchwright.core.errors import InputError, StorageError
-from batchwright.core.records import RowBatch, SourceFile, Split
-from batchwright.rundir.locations import is_address
+from batchwright.core.records import RowBatch, SourceFile
+from batchwright.read.opening import each_in_order
 
 # What a byte on the disk is about worth when it is unpacked. A guess is enough: it only says how
 # many files share a split.
@@ -20,8 +20,8 @@ _PARQUET_WORTH = 4
 # A split of more files would take long in a bucket, where each costs two requests.
 MOST_FILES = 1024
 
-# Objects of one split that are fetched at the same time.
-_FETCHED_AT_ONCE = 16
+# Batches of a file that are read ahead of its turn: a file that turns out large is not held whole.
+_READ_AHEAD = 2
 
 # A batch also ends here, so that long rows do not fill the memory.
 _BATCH_BYTES = 32 << 20
@@ -55,38 +55,30 @@ def share_splits(
         yield range(start, len(weights))
 
 
-def in_turn(
-    files: Iterable[Split], read: Callable[[Split], Iterator[RowBatch]]
-) -> Iterator[RowBatch]:
-    """The batches of whole files, one file after the other; objects are fetched ahead.
+def in_turn(paths: Sequence[str], read: Callable[[str], Iterator[RowBatch]]) -> Iterator[RowBatch]:
+    """The batches of whole files, one file after the other; objects of a bucket are read ahead.
 
     Raises:
         InputError, StorageError: whatever `read` raises, after the batches before it.
     """
-    pieces = list(files)
-    if not is_address(pieces[0].path):
-        for piece in pieces:
-            yield from read(piece)
-        return
-    pool = ThreadPoolExecutor(_FETCHED_AT_ONCE, "fetch")
-    try:
-        for found, error in pool.map(lambda piece: _all_of(read(piece)), pieces):
-            yield from found
-            if error is not None:
-                raise error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    for batches in each_in_order(lambda path: _begun(read(path)), paths):
+        yield from batches
 
 
-def _all_of(
-    batches: Iterator[RowBatch],
-) -> tuple[list[RowBatch], InputError | StorageError | None]:
+def _begun(batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
+    """The same batches, with the first ones read: all of them of a small file."""
     found: list[RowBatch] = []
     try:
-        found.extend(batches)
+        for batch in islice(batches, _READ_AHEAD):
+            found.append(batch)
     except (InputError, StorageError) as error:
-        return found, error
-    return found, None
+        return chain(found, _raising(error))
+    return chain(found, batches)
+
+
+def _raising(error: InputError | StorageError) -> Iterator[RowBatch]:
+    raise error
+    yield  # an iterator that ends in an error
 
 
 def merged(batches: Iterable[RowBatch], batch_rows: int) -> Iterator[RowBatch]:

@@ -41,9 +41,12 @@ def read_split(
     """
     if not split.also:
         return _read_file(split, format, input_type, batch_rows)
-    files = (replace(split, path=path, also=()) for path in split.paths)
-    each = in_turn(files, lambda file: _read_file(file, format, input_type, batch_rows))
-    return merged(each, batch_rows)
+
+    def read(path: str) -> Iterator[RowBatch]:
+        piece = replace(split, path=path, also=())
+        return _read_file(piece, format, input_type, batch_rows)
+
+    return merged(in_turn(split.paths, read), batch_rows)
 
 
 def _read_file(

@@ -14,22 +14,26 @@ from batchwright.read.sniff import detect_format
 __all__ = ["cut_splits", "detect_format"]
 
 
-# Small files share a split of this part of a large file's: whole files are of uneven weight, and
-# several processes shall have something to do.
-_SHARED_PART = 4
-
-
 def cut_splits(
-    files: Sequence[SourceFile], format: str, *, split_bytes: int = 16 << 20
+    files: Sequence[SourceFile],
+    format: str,
+    *,
+    split_bytes: int = 16 << 20,
+    shared_bytes: int = 4 << 20,
 ) -> list[Split]:
     """Splits in input order: pieces of large files, and small ones together.
 
-    Files without content have none.
+    Args:
+        files: in input order; those without content have no split.
+        format: of all of them.
+        split_bytes: of a piece of a large file.
+        shared_bytes: of small files that share a split. Less than of a large file's piece: how much
+            a file holds is a guess, and several processes shall have something to do.
     """
     files = [file for file in files if file.size or format == "parquet"]
     weights = [weight(file, format) for file in files]
     splits: list[Split] = []
-    for places in share_splits(weights, split_bytes // _SHARED_PART):
+    for places in share_splits(weights, shared_bytes):
         first, *others = (files[place] for place in places)
         if others:
             also = tuple(file.path for file in others)
