@@ -239,6 +239,34 @@ def run_fed(engine: Engine, rows: Sequence[Row]) -> Engine:
     return engine
 
 
+def run_knowing(engine: Engine, rows: Sequence[Row]) -> Engine:
+    """By a scheduler that knows every length: a row comes in if nobody will ever have to give way."""
+    left, held, asked_at = deque(rows), 0, -math.inf
+    while left or held:
+        while left and engine.seconds >= asked_at + LOOK_EVERY_S:
+            together = [*engine.running, *engine.waiting, left[0]]
+            rounded = len(together) * engine.setup.block_size  # a row's last block is partly empty
+            if peak_tokens(together) + rounded > engine.setup.kv_tokens:
+                asked_at = engine.seconds
+                break
+            engine.waiting.append(left.popleft())
+            held += 1
+        held -= len(engine.step())
+    return engine
+
+
+def peak_tokens(rows: Sequence[Row]) -> int:
+    """The most that these rows will hold together, each for as long as its answer takes."""
+    ends = sorted((row.output - row.made, row.tokens) for row in rows)
+    alive, peak = len(ends), 0
+    rest = sum(tokens for _, tokens in ends)
+    for steps, tokens in ends:
+        peak = max(peak, rest + alive * steps)
+        rest -= tokens
+        alive -= 1
+    return peak
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Rows with lognormal answers."""
@@ -278,9 +306,9 @@ PLACES = (0.88, 1.0, 1.25, 1.5, 3.0)
 
 
 def table_lines() -> Iterator[str]:
-    """Per case: vLLM as it comes, with reserves, and batchwright with several `max_num_seqs`."""
+    """Per case: vLLM as it comes, with reserves, with all known, and fed, with several limits."""
     head = ["rows", "prompt", "answers", "pool", "vLLM s", *(f"reserve {n}" for n in WATERMARKS),
-            *(f"fed, {n}x" for n in PLACES)]  # fmt: skip
+            "all known", *(f"fed, {n}x" for n in PLACES)]  # fmt: skip
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     for shape, kv_tokens, most in CASES:
@@ -290,6 +318,8 @@ def table_lines() -> Iterator[str]:
         for watermark in WATERMARKS:
             one = run_all(Engine(Setup(kv_tokens, most, watermark)), shape.make())
             cells.append(f"{plain.seconds / one.seconds:.3f} ({one.preemptions:,})")
+        known = run_knowing(Engine(Setup(kv_tokens, most)), shape.make())
+        cells.append(f"{plain.seconds / known.seconds:.3f} ({known.preemptions:,})")
         for places in PLACES:
             rows = min(1024, round(places * kv_tokens / shape.resident()))
             one = run_fed(Engine(Setup(kv_tokens, rows, 0.05)), shape.make())

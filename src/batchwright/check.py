@@ -99,12 +99,12 @@ class _Checker:
         if split.path != self._file:
             self._file, self._lines = split.path, 0
         self._lines_in_split = 0 if split.format == "parquet" else batch.num_lines
-        drafts = self._rows.prepare(batch, split.path)
+        drafts = self._rows.prepare(batch)
         if self._limit is not None:
             drafts = drafts[: self._limit - self.report.rows]
         repeats = self._repeats(drafts)
         for index, draft in enumerate(drafts):
-            where = f"{split.path}:{batch.lines[index] + self._lines}"
+            where = f"{batch.paths[index]}:{batch.lines[index] + self._lines}"
             problem = draft.problem or repeats.get(index)
             if problem is not None:
                 self.report.rejected += 1

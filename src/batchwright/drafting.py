@@ -87,11 +87,11 @@ class RowPreparer:
         self._find_special = special_token_finder(tokenizer.special_tokens)
         self._endpoint = endpoint_options(job)
 
-    def prepare(self, batch: RowBatch, path: str) -> list[Draft]:
-        """One draft per row of a batch, in order; `path` is the file that it comes from."""
-        self._media.enter(path)
+    def prepare(self, batch: RowBatch) -> list[Draft]:
+        """One draft per row of a batch, in order."""
         drafts = []
-        for index, record in enumerate(batch.records):
+        for index, (record, path) in enumerate(zip(batch.records, batch.paths, strict=True)):
+            self._media.enter(path)
             draft = Draft()
             drafts.append(draft)
             if record is None:

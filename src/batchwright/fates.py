@@ -17,7 +17,7 @@ from batchwright.core.failures import Failure, FailureGroup, group_failures, in_
 from batchwright.core.records import OrderBatch, OrderedPart, Receipt
 from batchwright.exporting import committed_rows, first_pass
 from batchwright.rundir.manifest import Manifest, read_manifest
-from batchwright.rundir.prepared import read_columns
+from batchwright.rundir.prepared import paths_of, read_columns
 from batchwright.rundir.rejected import RejectedRows
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -145,9 +145,10 @@ class Fates:
         for index, inside in by_part.items():
             part = self._parts[index]
             lines = read_columns(self._storage, part.file, ["line"]).column("line")
-            for row in inside:
-                line = lines[row - part.first_row].as_py()
-                found[row] = Place(part.path, line + part.first_line)
+            indexes = [row - part.first_row for row in inside]
+            paths = paths_of(self._storage, part, self._manifest.splits, indexes)
+            for row, at, path in zip(inside, indexes, paths, strict=True):
+                found[row] = Place(path, lines[at].as_py() + part.first_line)
         return found
 
 

@@ -206,14 +206,14 @@ def write_rejected(storage: Storage, batch: OrderBatch) -> None:
     if batch.rejected == 0:
         return
     lines = []
-    for table, part in rejected_tables(storage, [batch]):
-        for record in table.to_pylist():
+    for table, paths in rejected_tables(storage, [batch]):
+        for record, path in zip(table.to_pylist(), paths, strict=True):
             line = {
                 "row": record["row"],
                 "id": record["id"],
                 "code": record["error_code"],
                 "message": record["error"],
-                "file": part.path,
+                "file": path,
                 "line": record["line"],
                 "input": _for_people(record["input"]),
             }

@@ -69,7 +69,7 @@ class Preparer:
         kinds: dict[str, dict[str, None]] = {}
         for batch in group:
             with self._meter.timing("tokenize"):
-                drafts = self._rows.prepare(batch, split.path)
+                drafts = self._rows.prepare(batch)
                 tables.append(drafts_to_table(drafts, batch, self._schema))
             for draft in drafts:
                 warnings.update(draft.warnings or ())
@@ -91,6 +91,7 @@ class Preparer:
             sha256=hashlib.sha256(data).hexdigest(),
             warnings=dict(warnings),
             column_kinds={name: list(found) for name, found in kinds.items()},
+            file_rows=_file_rows(split, group) if split.also else (),
         )
         with self._meter.timing("write"):
             self._storage.publish(file, data)
@@ -99,6 +100,12 @@ class Preparer:
             )
         self._meter.add(receipt)
         return receipt
+
+
+def _file_rows(split: Split, group: list[RowBatch]) -> tuple[tuple[int, int], ...]:
+    """Whose the rows of a part are: places among the split's files, with their numbers of rows."""
+    found = Counter(path for batch in group for path in batch.paths)
+    return tuple((n, found[path]) for n, path in enumerate(split.paths) if path in found)
 
 
 def _encoded(table: pa.Table, schema: pa.Schema) -> bytes:

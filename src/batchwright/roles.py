@@ -223,7 +223,7 @@ def _prepare_split(
             sequencer.advance()
         if stop.is_set():
             return
-    told = {"split": split.ordinal, "file": split.path, "rows": rows, "rejected": rejected,
+    told = {"split": split.ordinal, "file": split.path, "files": len(split.paths), "rows": rows, "rejected": rejected,
             "prompt_tokens": tokens, "seconds": round(time.monotonic() - began, 2)}  # fmt: skip
     _prepare_log.info("split prepared", extra={"figures": told})
 

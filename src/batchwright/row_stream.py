@@ -155,8 +155,9 @@ class RowStream:
         kept = kept.combine_chunks() if isinstance(kept, pa.ChunkedArray) else kept
         if table.num_rows == 0:
             kept = pa.array([], pa.struct(list(table.schema)))
-        batch = RowBatch(table.to_pylist(), kept, list(range(1, table.num_rows + 1)))
-        drafts = self._preparer.prepare(batch, "dataset")
+        lines, paths = list(range(1, table.num_rows + 1)), ["dataset"] * table.num_rows
+        batch = RowBatch(table.to_pylist(), kept, lines, paths=paths)
+        drafts = self._preparer.prepare(batch)
         prepared = drafts_to_table(drafts, batch, prepared_schema(kept.type))
         rows = np.fromiter(self._numbers, np.int64, table.num_rows)
         good = np.array([draft.problem is None for draft in drafts], dtype=bool)

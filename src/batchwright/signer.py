@@ -82,8 +82,7 @@ class Signer:
     def sign(self, batch: RowBatch, split: int, first: int) -> RowSigns:
         """The signs of a batch that begins with row `first` of a split."""
         taken = self._taken(split, first, len(batch.records))
-        path = self._manifest.splits[split].path
-        drafts = iter(self._rows.prepare(_only(batch, taken), path))
+        drafts = iter(self._rows.prepare(_only(batch, taken)))
         rows = [self._sign(next(drafts)) if take else _UNSEEN for take in taken.tolist()]
         lengths = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
         flat = [token for row in rows for token in row.token_ids]
@@ -107,13 +106,13 @@ class Signer:
         split = manifest.splits[number]
         for batch in read_split(split, manifest.format, manifest.arrow_input_type()):
             if index < len(batch.records):
-                return self._prompt_of(batch, index, split.path)
+                return self._prompt_of(batch, index)
             index -= len(batch.records)
         return []
 
-    def _prompt_of(self, batch: RowBatch, index: int, path: str) -> list[int]:
+    def _prompt_of(self, batch: RowBatch, index: int) -> list[int]:
         alone = np.arange(len(batch.records)) == index
-        (draft,) = self._rows.prepare(_only(batch, alone), path)
+        (draft,) = self._rows.prepare(_only(batch, alone))
         return self._sign(draft).token_ids
 
     def _taken(self, split: int, first: int, rows: int) -> npt.NDArray[np.bool_]:
@@ -172,7 +171,13 @@ def _only(batch: RowBatch, taken: npt.NDArray[np.bool_]) -> RowBatch:
     kept = np.flatnonzero(taken).tolist()
     problems = {new: batch.problems[old] for new, old in enumerate(kept) if old in batch.problems}
     records = [batch.records[index] for index in kept]
-    return RowBatch(records, batch.kept, [batch.lines[index] for index in kept], problems)
+    return RowBatch(
+        records,
+        batch.kept,
+        [batch.lines[index] for index in kept],
+        problems,
+        paths=[batch.paths[index] for index in kept],
+    )
 
 
 def sign_splits(signer: Signer, splits: int) -> Signs:

@@ -18,6 +18,7 @@ from batchwright.core.errors import InputError, JobError, RowError
 from batchwright.core.ids import digest
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import SourceFile
+from batchwright.core.schemas import JSON_INPUT
 from batchwright.drafting import make_prompt_builder, make_row_sampling
 from batchwright.equipment import job_tokenizer, with_step_token
 from batchwright.inputs import make_pair_reader
@@ -54,9 +55,10 @@ def survey(job: Job) -> Manifest:
     files = list_files(job.input.path)
     input_format = detect_format(files, job.input.format)
     binary = [name for name in (job.prompt.images, job.prompt.audio) if name is not None]
-    first_rows = peek(files, input_format, rows=ROWS_LOOKED_AT, binary=binary)
+    type_ = input_type(files, input_format, binary)
+    first_rows = peek(files, input_format, type_, rows=ROWS_LOOKED_AT)
     splits = cut_splits(files, input_format)
-    if not first_rows and not has_rows(files, input_format, binary):
+    if not first_rows and not has_rows(files, input_format, type_):
         raise InputError(f"no rows in {job.input.path}", "Every file is empty or blank.")
     tokenizer = job_tokenizer(job)
     if job.task == "embed":
@@ -76,7 +78,7 @@ def survey(job: Job) -> Manifest:
         files=tuple(files),
         splits=tuple(splits),
         format=input_format,
-        input_type=encode_input_type(input_type(files, input_format, binary)),
+        input_type=encode_input_type(type_),
         id_column=choose_id_column(job.input.id, input_format, first_rows),
         chat=chat,
         max_model_len=max_model_len,
@@ -93,9 +95,11 @@ def with_task_of_lines(job: Job) -> Job:
         return job
     try:
         files = list_files(job.input.path)
-        if detect_format(files, job.input.format) != "openai-batch":
+        # The first file with content tells; the survey looks at all of them.
+        told = next((file for file in files if file.size), None)
+        if told is None or detect_format([told], job.input.format) != "openai-batch":
             return job
-        lines = peek(files, "openai-batch", rows=ROWS_LOOKED_AT)
+        lines = peek(files, "openai-batch", JSON_INPUT, rows=ROWS_LOOKED_AT)
     except InputError:
         return job  # the survey says what is wrong, with all that is known by then
     first = next((line for line in lines if task_of(line) is not None), None)

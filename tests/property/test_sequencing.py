@@ -25,13 +25,15 @@ ROWS = st.lists(
 FILES = st.lists(ROWS, min_size=1, max_size=3)
 
 
-def begin(folder: Path, files: list[list[Any]], run_dir: str, limit: int | None) -> SmallRun:
+def begin(
+    folder: Path, files: list[list[Any]], run_dir: str, limit: int | None, shared_bytes: int = 0
+) -> SmallRun:
     named = {f"{number}.jsonl": [{"id": f"first{number}", "prompt": "x"}, *rows]
              for number, rows in enumerate(files)}  # fmt: skip
     data = folder / "data"
     return small_run(
-        folder, data if data.exists() else named, split_bytes=70, run_dir=run_dir,
-        run__chunk_rows=3, input__limit=limit,
+        folder, data if (data / "0.jsonl").exists() else named, split_bytes=70, shared_bytes=shared_bytes,
+        run_dir=run_dir, run__chunk_rows=3, input__limit=limit,
     )  # fmt: skip
 
 

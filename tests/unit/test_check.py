@@ -39,8 +39,10 @@ def test_findings_have_a_number_and_the_first_place(tmp_path: Path, split_bytes:
     assert (report.prompt_tokens, report.longest_prompt) == (6, 3)
 
 
-def test_the_second_file_begins_at_line_one(tmp_path: Path) -> None:
-    report = check(tmp_path, {"a.jsonl": prompts(30), "b.jsonl": ["{bad"]}, split_bytes=100)
+@pytest.mark.parametrize("shared_bytes", [0, 1 << 20])
+def test_the_second_file_begins_at_line_one(tmp_path: Path, shared_bytes: int) -> None:
+    rows: dict[str, Sequence[Row]] = {"a.jsonl": prompts(30), "b.jsonl": ["{bad"]}
+    report = check(tmp_path, rows, split_bytes=100, shared_bytes=shared_bytes)
     assert report.rejections["bad_json"][1].startswith(f"{tmp_path / 'data' / 'b.jsonl'}:1: ")
 
 

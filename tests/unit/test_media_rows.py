@@ -88,6 +88,16 @@ def test_the_same_image_from_anywhere_gives_the_same_answer(
     assert extras["media"] == [{"kind": "image", "at": place}], "nothing is written twice"
 
 
+def test_relative_names_are_looked_up_beside_their_own_file(tmp_path: Path) -> None:
+    for folder, image in (("a", 1), ("b", 2), ("c", 1)):
+        write_rows(tmp_path / "data" / folder / "rows.jsonl", [ask("image.png")])
+        (tmp_path / "data" / folder / "image.png").write_bytes(png(image))
+    run = small_run(tmp_path, tmp_path / "data" / "*" / "*.jsonl", shared_bytes=1 << 20)
+    assert len(run.manifest.splits) == 1
+    a, b, c = texts(outcomes(run))
+    assert a == c != b
+
+
 def rows_of_extras(run: SmallRun) -> list[str]:
     names = [name for name in run.storage.names(layout.PREPARED) if name.endswith(".arrow")]
     found: list[str] = []

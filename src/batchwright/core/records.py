@@ -29,7 +29,8 @@ class Split:
 
     `start` and `stop` are byte offsets for JSONL (the split owns the lines that *begin* in
     [start, stop)), row group numbers for Parquet, and 0 and -1 for a file that must be read
-    whole.
+    whole. `also` are small files that are read whole after it, in this order: each of them as a
+    split of its own would cost more than its rows.
     """
 
     ordinal: int
@@ -37,6 +38,12 @@ class Split:
     format: str
     start: int
     stop: int
+    also: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Its files, in order."""
+        return (self.path, *self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +56,12 @@ class RowBatch:
             `struct` of the file's own columns (Parquet). Same length as `records`; null where
             the row could not be parsed.
         lines: for each row, the physical line at which it begins, counted from 1 at the start of
-            the split; for Parquet, the row number in the file counted from 0.
+            the split, or of its file where a split has several; for Parquet, the row number in the
+            file counted from 0.
         problems: index into `records` to (code, message).
-        num_lines: physical lines of the split consumed up to the end of this batch.
+        num_lines: physical lines of the split, or of the last file, consumed up to the end of this
+            batch.
+        paths: for each row, the file that it stands in.
     """
 
     records: list[dict[str, Any] | None]
@@ -59,6 +69,7 @@ class RowBatch:
     lines: list[int]
     problems: dict[int, tuple[str, str]] = field(default_factory=dict)
     num_lines: int = 0
+    paths: list[str] = field(default_factory=list)
 
 
 class Prompt(NamedTuple):
@@ -161,7 +172,8 @@ class PreparedReceipt:
     """Says that a prepared part counts. A split has one or more parts; the last says so.
 
     `num_lines` is the physical lines of the split up to the end of this part. `column_kinds`
-    holds, for JSON and CSV rows, the JSON kinds seen in each column.
+    holds, for JSON and CSV rows, the JSON kinds seen in each column. `file_rows`, where the split
+    has several files, says whose the rows are: (place among the split's files, number of rows).
     """
 
     split: int
@@ -175,6 +187,7 @@ class PreparedReceipt:
     sha256: str
     warnings: dict[str, int] = field(default_factory=dict)
     column_kinds: dict[str, list[str]] = field(default_factory=dict)
+    file_rows: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +233,7 @@ class OrderedPart:
         file: the prepared part.
         split: ordinal of the split it belongs to.
         part: number of the part within the split.
-        path: the input file.
+        path: the input file; the split's first where it has several.
         first_row: row number of its first row.
         first_line: physical lines of the input file before the split.
         rows: how many of its rows count (fewer than it has only where `input.limit` cuts).

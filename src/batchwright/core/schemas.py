@@ -15,7 +15,11 @@ import pyarrow as pa
 from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 
-FORMAT_VERSION = 2  # 2: extras in prepared parts; choices to logprobs in results
+# 2: extras in prepared parts; choices to logprobs in results. 3: splits of several files.
+FORMAT_VERSION = 3
+
+# The oldest format that may be gone on with: what it lacks is not needed by what is added.
+OLDEST_GONE_ON_WITH = 2
 
 JSON_INPUT = pa.large_string()
 

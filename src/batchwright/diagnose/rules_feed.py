@@ -15,8 +15,7 @@ DOMINANT = 0.5
 # Preparers that rest for so long are not the bottleneck.
 MOSTLY_IDLE = 0.5
 
-# So many files, so small, cost more to open and to note than to read: each is a split with a claim,
-# a part and a receipt of its own.
+# So many files, so small, cost more to open than to read: in a bucket each is two requests.
 MANY_FILES = 1_000
 SMALL_FILE_BYTES = 256 * 1024
 
@@ -50,8 +49,6 @@ def slow_tokenizing(evidence: Evidence) -> Finding | None:
     prepare = _bottleneck(evidence)
     if prepare is None or _part(prepare, prepare.tokenize_s) < DOMINANT:
         return None
-    if has_small_files(evidence):
-        return None
     speed = prepare.tokens / prepare.tokenize_s if prepare.tokenize_s else 0.0
     return Finding(
         code="slow_tokenizing",
@@ -74,7 +71,9 @@ def slow_tokenizing(evidence: Evidence) -> Finding | None:
 def small_files(evidence: Evidence) -> Finding | None:
     """Thousands of small files, and the engine waits for them."""
     prepare = _bottleneck(evidence)
-    if prepare is None or not has_small_files(evidence):
+    if prepare is None or _part(prepare, prepare.read_s) < DOMINANT:
+        return None
+    if not has_small_files(evidence):
         return None
     data = evidence.data
     return Finding(
@@ -88,7 +87,7 @@ def small_files(evidence: Evidence) -> Finding | None:
             *_starved(evidence),
             *_prepare_figures(prepare),
         ),
-        cause="Each file is opened, claimed and noted on its own, which takes longer than its rows.",
+        cause="Each file is opened on its own, which takes longer than reading its rows.",
         remedy="Join the files (cat *.jsonl, or one Parquet file of 100 MB and more); more "
         "processes help a little.",
         changes=_more_processes(evidence),

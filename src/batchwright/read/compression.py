@@ -49,7 +49,10 @@ class _Member(Protocol):
 def compression_of(path: str) -> str:
     """`gzip`, `zstd` or `` (none), by the file's first bytes and never by its name."""
     with open_bytes(path) as file:
-        magic = file.read(8)
+        return _kind(path, file.read(8))
+
+
+def _kind(path: str, magic: bytes) -> str:
     if magic.startswith(b"\x1f\x8b"):
         return "gzip"
     # The second is a skippable frame: parallel writers begin with one.
@@ -66,8 +69,9 @@ def compression_of(path: str) -> str:
 
 def read_chunks(path: str, block_bytes: int = BLOCK) -> Iterator[bytes]:
     """The content of a file in blocks, decompressed. Raises Damaged where it breaks off."""
-    kind = compression_of(path)
-    with open_bytes(path) as file:
+    with open_bytes(path) as file:  # once: in a bucket each opening is a request
+        kind = _kind(path, file.read(8))
+        file.seek(0)
         if kind:
             yield from _unpack(file, kind)
         else:

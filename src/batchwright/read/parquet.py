@@ -13,7 +13,7 @@ from pyarrow import types
 
 from batchwright.core.errors import InputError
 from batchwright.core.records import RowBatch, SourceFile
-from batchwright.read.opening import open_bytes
+from batchwright.read.opening import each_in_order, open_bytes
 from batchwright.rundir.locations import is_address
 
 _TEXT = pa.large_string()
@@ -51,13 +51,14 @@ def unified_type(files: Sequence[SourceFile], binary: Collection[str] = ()) -> p
     """
     columns: dict[str, tuple[pa.DataType, str]] = {}
     last: list[pa.Field] = []
-    for file in files:
-        fields = _fields(file.path, binary)
+    paths = [file.path for file in files]
+    found = each_in_order(lambda path: _fields(path, binary), paths)
+    for path, fields in zip(paths, found, strict=True):
         if fields == last:
             continue
         last = fields
         for field in fields:
-            columns[field.name] = _merged(columns.get(field.name), field, file.path)
+            columns[field.name] = _merged(columns.get(field.name), field, path)
     if not columns:
         raise InputError("the Parquet files have no columns", "Check input.path.")
     return pa.struct(

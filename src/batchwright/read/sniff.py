@@ -12,6 +12,7 @@ from batchwright.core.errors import InputError
 from batchwright.core.records import SourceFile
 from batchwright.read.compression import Damaged, compression_of, read_chunks
 from batchwright.read.jsonl import BOM
+from batchwright.read.opening import each_in_order
 
 _NAMES = {
     ".jsonl": "jsonl",
@@ -34,10 +35,9 @@ _LONGEST_HEAD = 1 << 24
 def detect_format(files: Sequence[SourceFile], asked: str) -> str:
     """`jsonl`, `csv`, `parquet`, `json` or `openai-batch`, checked against the content."""
     first: dict[str, tuple[str, bytes]] = {}
-    for file in files:
-        if file.size:
-            head = _head(file.path)
-            first.setdefault(_format_of(file.path, head, asked), (file.path, head))
+    paths = [file.path for file in files if file.size]
+    for path, head in zip(paths, each_in_order(_head, paths), strict=True):
+        first.setdefault(_format_of(path, head, asked), (path, head))
     if not first:
         named = _by_name(files[0].path) if files else ""
         return (named or "jsonl") if asked == "auto" else asked

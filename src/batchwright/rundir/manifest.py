@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from batchwright.core.errors import JobError, ResumeRefused
 from batchwright.core.records import SourceFile, Split
-from batchwright.core.schemas import FORMAT_VERSION
+from batchwright.core.schemas import OLDEST_GONE_ON_WITH
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.locations import Location
 from batchwright.rundir.storage import Storage
@@ -111,13 +111,13 @@ def _loaded(storage: Storage, raw: bytes) -> Manifest:
 
 
 def refuse_older(storage: Storage) -> None:
-    """Nothing is added to a run of an older format: its parts would not be of one kind.
+    """Nothing is added to a run of a much older format: its parts would not be of one kind.
 
     Raises:
         ResumeRefused: it can be exported, verified and looked at, but not gone on with.
     """
     format_version = artifacts.version_of(storage.read(layout.MANIFEST))
-    if format_version < FORMAT_VERSION:
+    if format_version < OLDEST_GONE_ON_WITH:
         raise ResumeRefused(
             f"{storage.location} was begun by an older batchwright (format {format_version})",
             "Finish it with that version, or start afresh in another run directory (--dir).",

@@ -14,7 +14,7 @@ import pyarrow as pa
 from batchwright.core.errors import StorageError
 from batchwright.core.media import media_tokens
 from batchwright.core.media_counts import media_token_column
-from batchwright.core.records import GROUPED, OrderedPart, PreparedReceipt, Request, Slice
+from batchwright.core.records import GROUPED, OrderedPart, PreparedReceipt, Request, Slice, Split
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
 
@@ -48,6 +48,28 @@ def ordered_receipts(storage: Storage, parts: Sequence[OrderedPart]) -> list[Pre
     bodies = storage.read_each(paths)
     found = zip(bodies, paths, strict=True)
     return [artifacts.load(PreparedReceipt, body, path) for body, path in found]
+
+
+def paths_of(
+    storage: Storage,
+    part: OrderedPart,
+    splits: Sequence[Split],
+    indexes: Sequence[int] | npt.NDArray[np.int64],
+) -> list[str]:
+    """The input file of each of some rows of a prepared part.
+
+    Args:
+        storage: of the run.
+        part: that the rows lie in.
+        splits: of the run.
+        indexes: places in the part.
+    """
+    split = splits[part.split]
+    if not split.also or not len(indexes):
+        return [part.path] * len(indexes)
+    file_rows = np.array(ordered_receipt(storage, part).file_rows, dtype=np.int64).reshape(-1, 2)
+    found = np.searchsorted(np.cumsum(file_rows[:, 1]), indexes, side="right")
+    return [split.paths[place] for place in file_rows[found, 0].tolist()]
 
 
 def rows_are_coming(storage: Storage) -> bool:

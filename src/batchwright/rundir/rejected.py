@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batchwright.core.records import Duplicate, OrderBatch, OrderedPart
 from batchwright.rundir.manifest import read_manifest
-from batchwright.rundir.prepared import ordered_receipts, read_columns
+from batchwright.rundir.prepared import ordered_receipts, paths_of, read_columns
 from batchwright.rundir.storage import Storage
 
 
@@ -34,13 +34,14 @@ class RejectedRows:
 
 def rejected_tables(
     storage: Storage, batches: Sequence[OrderBatch]
-) -> Iterator[tuple[pa.Table, OrderedPart]]:
+) -> Iterator[tuple[pa.Table, list[str]]]:
     """The rejected rows of each prepared part that has some, in input order.
 
     Yields:
-        Table with columns row, id, error_code, error, line, input; and the part.
+        Table with columns row, id, error_code, error, line, input; and the file of each row.
     """
-    numbered = not read_manifest(storage).id_column
+    manifest = read_manifest(storage)
+    numbered = not manifest.id_column
     for batch in batches:
         repeated: dict[str, list[Duplicate]] = {}
         for duplicate in batch.duplicates:
@@ -49,7 +50,9 @@ def rejected_tables(
             duplicates = repeated.get(part.file, [])
             if part.rejected or duplicates:
                 table = _rejected_of(storage, part, duplicates)
-                yield _with_row_ids(table) if numbered else table, part
+                rows = table.column("row").to_numpy()
+                paths = paths_of(storage, part, manifest.splits, rows - part.first_row)
+                yield _with_row_ids(table) if numbered else table, paths
 
 
 def _rejected_of(storage: Storage, part: OrderedPart, duplicates: list[Duplicate]) -> pa.Table:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from benchmarks.scheduler import Engine, Row, Setup, Shape, run_all, run_fed
+from benchmarks.scheduler import (
+    Engine,
+    Row,
+    Setup,
+    Shape,
+    peak_tokens,
+    run_all,
+    run_fed,
+    run_knowing,
+)
 
 SHAPE = Shape(120, 50, 120, 0.8, 600)
 
@@ -39,3 +48,16 @@ def test_fed_row_by_row_the_engine_is_as_full() -> None:
     setup = Setup(6_400, 64, watermark=0.05)
     whole, fed = run_all(Engine(setup), SHAPE.make()), run_fed(Engine(setup), SHAPE.make())
     assert abs(fed.steps - whole.steps) <= 0.02 * whole.steps
+
+
+def test_who_knows_every_length_preempts_nobody() -> None:
+    known = run_knowing(Engine(Setup(6_400, 64)), SHAPE.make())
+    reserve = run_all(Engine(Setup(6_400, 64, watermark=0.05)), SHAPE.make())
+    assert known.preemptions == 0
+    assert known.seconds < 1.05 * reserve.seconds
+
+
+def test_the_peak_of_rows_is_when_one_of_them_ends() -> None:
+    short, long = Row(0, 100, 10, 10), Row(1, 50, 30, 30)
+    assert peak_tokens([short, long]) == 110 + 60
+    assert peak_tokens([long]) == 80

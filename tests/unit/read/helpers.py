@@ -20,21 +20,26 @@ def write(path: Path, data: bytes | str) -> str:
 
 
 def read(
-    path: Path | str, *, asked: str = "auto", split_bytes: int = 16 << 20, batch_rows: int = 4096
+    path: Path | str,
+    *,
+    asked: str = "auto",
+    split_bytes: int = 16 << 20,
+    shared_bytes: int = 0,
+    batch_rows: int = 4096,
 ) -> list[RowBatch]:
     files = list_files(str(path))
     format = detect_format(files, asked)
     type_ = input_type(files, format)
     return [
         checked(batch, type_)
-        for split in cut_splits(files, format, split_bytes=split_bytes)
+        for split in cut_splits(files, format, split_bytes=split_bytes, shared_bytes=shared_bytes)
         for batch in read_split(split, format, type_, batch_rows=batch_rows)
     ]
 
 
 def checked(batch: RowBatch, type_: pa.DataType) -> RowBatch:
     assert batch.kept.type == type_
-    assert len(batch.records) == len(batch.kept) == len(batch.lines)
+    assert len(batch.records) == len(batch.kept) == len(batch.lines) == len(batch.paths)
     batch.kept.validate(full=True)
     for place, record in enumerate(batch.records):
         assert (record is None) == (place in batch.problems)

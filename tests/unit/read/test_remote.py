@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchwright.core.errors import InputError, JobError
+from batchwright.core.records import SourceFile
 from batchwright.read.files import list_files
 from batchwright.read.remote import _pattern
 from batchwright.read.rows import input_type, peek, read_split
@@ -53,7 +54,7 @@ def rows_of(path: str) -> list[object]:
     format = detect_format(files, "auto")
     kind = input_type(files, format)
     splits = cut_splits(files, format, split_bytes=4096)
-    assert peek(files, format)
+    assert peek(files, format, kind)
     batches = [batch for split in splits for batch in read_split(split, format, kind)]
     return [format, [record for batch in batches for record in batch.records]]
 
@@ -133,3 +134,32 @@ def test_a_missing_bucket(s3: ObjectStore) -> None:
 )
 def test_patterns(pattern: str, name: str, matches: bool) -> None:
     assert bool(_pattern(pattern).fullmatch(name)) is matches
+
+
+def test_small_objects_that_share_a_split_read_as_from_a_disk(
+    place: Storage, tmp_path: Path
+) -> None:
+    """They are fetched side by side, and come in order; a damaged one names itself."""
+    for n in range(40):
+        body = LINES[n * 100 : n * 100 + 2500 - n * 50]
+        place.put(f"many/{n:02}.jsonl", body)
+        (tmp_path / f"{n:02}.jsonl").write_bytes(body)
+    files = list_files(f"{place.location}/many")
+    kind = input_type(files, detect_format(files, "auto"))
+
+    def rows(of: list[SourceFile]) -> list[tuple[object, str, int]]:
+        (split,) = cut_splits(of, "jsonl")
+        batches = list(read_split(split, "jsonl", kind, batch_rows=16))
+        return [
+            (record, path.rpartition("/")[2], line)
+            for batch in batches
+            for record, path, line in zip(batch.records, batch.paths, batch.lines, strict=True)
+        ]
+
+    found = rows(files)
+    assert found == rows(list_files(str(tmp_path)))
+    assert len(found) > 400
+
+    place.put("many/20.jsonl", gzip.compress(LINES)[:-4])
+    with pytest.raises(InputError, match=r"many/20\.jsonl: truncated gzip after 300 rows"):
+        rows(list_files(f"{place.location}/many"))

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchwright.core.errors import InputError
+from batchwright.core.schemas import JSON_INPUT
 from batchwright.read.files import list_files
 from batchwright.read.rows import peek
 from batchwright.read.splits import detect_format
@@ -99,6 +100,6 @@ def test_peek_gives_the_first_good_records(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", "oops\n\n")
     write(tmp_path / "b.jsonl", '{"a": 1}\n{"a": 2}\nno\n{"a": 3}\n')
     files = list_files(str(tmp_path))
-    assert peek(files, "jsonl") == [{"a": 1}]
-    assert peek(files, "jsonl", rows=9) == [{"a": 1}, {"a": 2}, {"a": 3}]
-    assert peek(files[:1], "jsonl") == []
+    assert peek(files, "jsonl", JSON_INPUT) == [{"a": 1}]
+    assert peek(files, "jsonl", JSON_INPUT, rows=9) == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert peek(files[:1], "jsonl", JSON_INPUT) == []

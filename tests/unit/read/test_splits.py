@@ -19,7 +19,7 @@ def test_plain_lines_are_cut_and_the_rest_is_whole(tmp_path: Path) -> None:
     one = write(tmp_path / "a.jsonl", '{"a": 1}\n' * 10)
     write(tmp_path / "b.jsonl", "")
     two = write(tmp_path / "c.jsonl", gzip.compress(b'{"a": 1}\n' * 10))
-    assert cut_splits(list_files(str(tmp_path)), "jsonl", split_bytes=40) == [
+    assert cut_splits(list_files(str(tmp_path)), "jsonl", split_bytes=40, shared_bytes=40) == [
         Split(0, one, "jsonl", 0, 40),
         Split(1, one, "jsonl", 40, 80),
         Split(2, one, "jsonl", 80, 90),

@@ -118,11 +118,15 @@ def small_run(
     files: dict[str, Sequence[Row]] | Sequence[Row] | Path,
     *,
     split_bytes: int = 16 << 20,
+    shared_bytes: int = 0,
     run_dir: str = "run",
     tokenizer: Tokenizer | None = None,
     **settings: Any,
 ) -> SmallRun:
-    """A surveyed run over rows (one file), several files, or a path that is there already."""
+    """A surveyed run over rows (one file), several files, or a path that is there already.
+
+    Each file is a split of its own, unless `shared_bytes` says otherwise.
+    """
     if isinstance(files, Path):
         path = files
     else:
@@ -132,7 +136,10 @@ def small_run(
             write_rows(path / name, rows)
     job = small_job(path, **settings)
     manifest = survey(job)
-    cut = cut_splits(list_files(job.input.path), manifest.format, split_bytes=split_bytes)
+    cut = cut_splits(
+        list_files(job.input.path), manifest.format, split_bytes=split_bytes,
+        shared_bytes=shared_bytes,
+    )  # fmt: skip
     manifest = replace(manifest, splits=tuple(cut))
     storage = Storage(tmp_path / run_dir)
     open_manifest(storage, manifest)

@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
 from batchwright.core.errors import JobError, ResumeRefused, StorageError
 from batchwright.core.records import Split
-from batchwright.rundir import layout
+from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import (
     Manifest,
     differences,
@@ -76,11 +77,28 @@ def test_a_run_of_an_older_format_is_read_but_not_gone_on_with(
     storage: Storage, data: Path
 ) -> None:
     manifest, _ = begin(storage, data)
-    raw = storage.read(layout.MANIFEST).replace(b'"version": 2', b'"version": 1')
+    raw = storage.read(layout.MANIFEST).replace(b'"version": 3', b'"version": 1')
     storage.publish(layout.MANIFEST, raw)
     assert read_manifest(storage) == manifest
     with pytest.raises(ResumeRefused, match=r"older batchwright \(format 1\)"):
         begin(storage, data)
+
+
+def test_a_run_of_the_format_before_goes_on_with_the_splits_that_it_has(
+    storage: Storage, tmp_path: Path
+) -> None:
+    for name in ("a", "b", "c"):
+        write_rows(tmp_path / "folder" / f"{name}.jsonl", prompts(1))
+    first, _ = begin(storage, tmp_path / "folder")
+    (shared,) = first.splits
+    apart = tuple(Split(n, path, "jsonl", 0, 9) for n, path in enumerate(shared.paths))
+    manifest = orjson.loads(artifacts.dump(replace(first, splits=apart)))
+    for split in manifest["splits"]:
+        del split["also"]
+    storage.publish(layout.MANIFEST, orjson.dumps({**manifest, "version": 2}))
+    found, resumed = begin(storage, tmp_path / "folder")
+    assert resumed
+    assert found.splits == apart
 
 
 def test_another_model_is_refused_by_both_names(
