@@ -1,6 +1,6 @@
 """How many rows should run at a time, tried on a simulation of vLLM's scheduler.
 
-    python -m benchmarks.scheduler                 # the table of decision 0033, three minutes
+    python -m benchmarks.scheduler                 # the table of decision 0033, four minutes
     python -m benchmarks.scheduler --check RUN/results/part-0.jsonl --kv-tokens 16352 \
       --block-size 32 --max-num-seqs 96 --prompt 300 --max-num-batched-tokens 2048
 
@@ -300,6 +300,7 @@ CASES = (
     (Shape(2000, 500, 250, 0.8, 2000), 100_000, 256),
     (Shape(2000, 1000, 300, 0.6, 2000), 100_000, 256),
     (Shape(3000, 1500, 60, 0.5, 400), 100_000, 256),
+    (Shape(2000, 100, 400, 0.3, 2000), 100_000, 1024),  # nearly of one length
 )
 WATERMARKS = (0.02, 0.03, 0.04, 0.05, 0.08)
 PLACES = (0.88, 1.0, 1.25, 1.5, 3.0)
