@@ -27,6 +27,9 @@ MOST_AT_ONCE = 4.0
 # with so many rows and no figures, nothing says that more would help.
 ROWS_OF_RIDGE = 128
 
+# While rows wait for the KV cache, fewer run than there are places.
+LIMITED = 0.9
+
 # A change that is worth less is not worth a restart.
 LEAST_GAIN = 0.05
 
@@ -199,9 +202,10 @@ def kv_small(evidence: Evidence) -> Finding | None:
     return Finding(
         code="kv_small",
         title="The KV cache has room for few rows",
-        weight=Weight.LOSS,
+        # A card that is used to the full is no fault of the run, but more would run on a larger cache.
+        weight=Weight.LOSS if more_memory(evidence) else Weight.HINT,
         evidence=(
-            ("let in", f"{worker.cap:,.0f} of {worker.max_num_seqs:,} rows"),
+            ("room for", f"{worker.cap:,.0f} of {worker.max_num_seqs:,} rows"),
             ("KV cache in use", percent(worker.kv_use)),
             *((("the cache holds", f"{worker.kv_tokens:,} tokens"),) if worker.kv_tokens else ()),
             *_step_figures(worker, evidence),
@@ -215,5 +219,5 @@ def kv_small(evidence: Evidence) -> Finding | None:
 
 
 def _is_cramped(worker: WorkerEvidence) -> bool:
-    few = 0 < worker.cap <= 0.5 * worker.max_num_seqs
-    return few and worker.kv_use >= NEARLY_FULL
+    limited = 0 < worker.cap <= LIMITED * worker.max_num_seqs
+    return limited and worker.kv_use >= NEARLY_FULL

@@ -16,8 +16,8 @@ from batchwright.core.sweep import (
     bucket,
 )
 
-# A KV cache that is fuller than this throws rows out sooner or later, and computes them again.
-FULL = 0.95
+# A KV cache that is fuller than this has no room for the rows that wait: vLLM keeps a reserve of 5 %.
+FULL = 0.93
 # Two runs of the same settings differ by as much: less is no gain.
 NOISE = 0.02
 
@@ -69,24 +69,22 @@ def is_overfull(point: SweepPoint) -> bool:
 
 
 def is_gain(new: SweepPoint, old: SweepPoint) -> bool:
-    """Whether a setting is worth keeping against the simpler one; none is that throws rows out."""
-    if new.preemptions and not old.preemptions:
-        return False
+    """Whether a setting is worth keeping against the simpler one.
+
+    Rows that are thrown out of the cache are in the rate: vLLM keeps a reserve, so they are young
+    and cost little (decision 0033).
+    """
     return new.tokens_per_s >= old.tokens_per_s * (1 + NOISE)
 
 
 def smallest_of_the_fastest(points: Sequence[SweepPoint]) -> int:
     """Index of the first point that the fastest beats by no more than noise.
 
-    One that threw rows out is kept only if all did: in the hours of a run the cache is under more
-    pressure than in a sweep's seconds, when few of the longest rows have grown yet.
-
     Args:
         points: by ascending `max_num_seqs`; not empty.
     """
-    calm = [index for index, point in enumerate(points) if not point.preemptions] or [0]
-    fastest = max((points[index] for index in calm), key=lambda point: point.tokens_per_s)
-    return next(index for index in calm if not is_gain(fastest, points[index]))
+    fastest = max(points, key=lambda point: point.tokens_per_s)
+    return next(index for index, point in enumerate(points) if not is_gain(fastest, point))
 
 
 def changes_to_try(

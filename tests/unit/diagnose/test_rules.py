@@ -84,7 +84,7 @@ THRESHOLDS = [
      with_workers(preemptions=5_000, kv_peak=1.0)),
     ("kv_full", with_workers(preemptions=5_000, kv_peak=0.8),
      with_workers(preemptions=5_000, kv_peak=0.9)),
-    ("kv_small", with_workers(cap=200, running=190, kv_use=0.9, full=0.1),
+    ("kv_small", with_workers(cap=240, running=230, kv_use=0.9, full=0.1),
      with_workers(cap=30, running=30, kv_use=0.9, full=0.0)),
     ("host_bound", with_card(with_workers(kv_use=0.2, kv_peak=0.3), use=0.81),
      with_workers(small_batch(busiest_core=0.95), cards=(replace(CARD, use=0.5),))),
