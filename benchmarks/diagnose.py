@@ -47,13 +47,26 @@ prepare.ROWS_PER_BATCH = 64
 prepare.ROWS_PER_PART = 128
 """
 
+# A share or a bucket, on which to open a file takes longer than to read it.
+SLOW_OPENING = """
+import batchwright.read.compression as compression
+import batchwright.prepare as prepare
+open_bytes = compression.open_bytes
+def slowly(path):
+    time.sleep(0.03)
+    return open_bytes(path)
+compression.open_bytes = slowly
+prepare.ROWS_PER_BATCH = 64
+prepare.ROWS_PER_PART = 128
+"""
+
 SLOW_TOKENIZER = """
 import batchwright.prepare as prepare
 from batchwright.drafting import RowPreparer
 draft = RowPreparer.prepare
-def slowly(self, batch, path):
+def slowly(self, batch):
     time.sleep(0.02 * len(batch.records))
-    return draft(self, batch, path)
+    return draft(self, batch)
 RowPreparer.prepare = slowly
 prepare.ROWS_PER_BATCH = 64
 prepare.ROWS_PER_PART = 128
@@ -167,7 +180,10 @@ SCENARIOS = (
     ),
     Scenario("tail", ("tail",), {"run.replicas": 2, "run.chunk_rows": 3_000}, rows=9_000),
     Scenario("throttled", ("throttled",), rows=6_000, patch=(WORKERS, HOT_CARD)),
-    Scenario("small files", ("small_files",), rows=1_200, write=write_small_files),
+    Scenario(
+        "small files", ("small_files",), rows=1_200, write=write_small_files,
+        patch=(PREPARERS, SLOW_OPENING),
+    ),
     Scenario("duplicates", ("duplicates",), rows=6_000, write=write_copies),
     Scenario("output cut", ("answers_cut",), {"sampling.max_tokens": 14}, rows=6_000),
     Scenario(
