@@ -176,7 +176,7 @@ def test_nodes_come_and_go_and_no_row_is_lost_or_run_twice(
 ) -> None:
     import ray
 
-    slow = {"seconds_per_step": 0.2, "rows_per_step": 2, "max_num_seqs": 8}
+    slow = {"seconds_per_step": 0.2, "rows_per_step": 4, "max_num_seqs": 8}
     run_dir = tmp_path / "run"
     kept: dict[str, bytes] = {}
     with Running(job_on(nodes, rows, **{"engine.options": slow}), run_dir) as run:
@@ -213,7 +213,9 @@ def test_nodes_come_and_go_and_no_row_is_lost_or_run_twice(
     pipeline.run(job_on(nodes, rows), run_dir, lambda _: None, threading.Event())
     after = run.receipts()
     assert {name: after[name] for name in kept} == kept
-    chunks = {name.removesuffix(".json") for name in kept}
+    chunks = {name.partition(".")[0] for name, data in kept.items() if json.loads(data)["last"]}
+    assert chunks
+    assert chunks <= {name.rpartition(".")[0] for name in claims}
     again = {name.rpartition(".")[0] for name in run.claims() - claims}
     assert not chunks & again, "a finished chunk was claimed again"
     assert pipeline.verify(run_dir).passed

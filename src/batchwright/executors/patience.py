@@ -1,4 +1,4 @@
-"""How long a run waits for places on a cluster before it ends: Ray would wait without a word."""
+"""How long a run waits for places on a cluster before it ends."""
 
 from __future__ import annotations
 

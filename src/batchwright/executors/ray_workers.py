@@ -211,9 +211,10 @@ class RayExecutor:
     def _look_at_places(self) -> None:
         waiting = [worker.place for worker in self._workers if not worker.is_placed]
         for worker in self._ready(waiting):
-            worker.is_placed = True
-            with contextlib.suppress(self._ray.exceptions.RayError):  # its end will tell
+            # One that died on its way, on a node that is gone, has had no place; its end will tell.
+            with contextlib.suppress(self._ray.exceptions.RayError):
                 worker.node = self._ray.get(worker.place)["node"]
+                worker.is_placed = True
 
     def _dismiss_waiting(self, role: str) -> None:
         """There is nothing left to do for those without a place; an autoscaler must not see them."""
