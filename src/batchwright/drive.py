@@ -269,6 +269,10 @@ class _Driver:
 
     def _judge_end(self, ended: Ended) -> None:
         """Pass on a worker's error; start a worker again that died without a word."""
+        if ended.has_left:
+            self._events.write("worker_left", name=ended.name)
+            self._start_again(ended)
+            return
         if ended.exit_code == 0 or ended.name in self._dropped:
             return
         error = ended.error or reported_error(read_heartbeat(self._storage, ended.name))
@@ -299,6 +303,11 @@ class _Driver:
                 f"workers keep dying (the last with exit code {ended.exit_code})",
                 f"Look at the end of {log}; exit code -9 mostly means out of memory.",
             )
+        self._start_again(ended)
+
+    def _start_again(self, ended: Ended) -> None:
+        if ended.role == "prepare" and self.state.counts().ordered:
+            return  # on a cluster it might wait for a place for nothing
         self._start(ended.role, ended.gpus)
 
     def _log(self, ended: Ended) -> Path:

@@ -216,6 +216,28 @@ def test_a_worker_that_ended_well_is_not_started_again(driver: _Driver, started:
     assert started == []
 
 
+def test_a_worker_that_left_its_machine_goes_on_elsewhere_and_counts_as_no_death(
+    run: SmallRun, driver: _Driver, started: list[str]
+) -> None:
+    body = {"kind": "Stopped", "message": "stopped", "hint": ""}
+    Ledger(run.storage, "w", SystemClock(), 60).heartbeat({"error": body}, ended=True)
+    for _ in range(MAX_RESTARTS + 3):
+        driver._judge_end(Ended("infer", "w", 75, has_left=True))
+    driver._judge_end(Ended("prepare", "p", 0, has_left=True))
+    assert started == ["infer"] * (MAX_RESTARTS + 3) + ["prepare"]
+
+
+def test_nothing_is_prepared_again_once_all_rows_are_in_order(
+    run: SmallRun, driver: _Driver, started: list[str]
+) -> None:
+    run.prepare()
+    run.order()
+    driver._look_at_files()
+    driver._judge_end(Ended("prepare", "p", -9))
+    driver._judge_end(Ended("prepare", "p", 0, has_left=True))
+    assert started == []
+
+
 def test_a_worker_s_own_error_is_passed_on(
     run: SmallRun, driver: _Driver, started: list[str]
 ) -> None:

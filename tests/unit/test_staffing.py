@@ -95,7 +95,7 @@ def test_the_executor_is_the_one_that_the_job_names(tmp_path: Path) -> None:
     ray = make_job(run.job.model_dump(mode="json"), {"run.executor": "ray", "run.replicas": 3})
     executor = make_executor(run.storage, run.manifest, ray)
     assert isinstance(executor, RayExecutor)
-    assert executor.max_restarts == 15, "a node that goes takes all its workers along"
+    assert executor.max_restarts == 20, "a node that goes takes all its workers along"
     assert executor.running == []
     executor.cancel(0)  # nothing was started: Ray is not even imported
 

@@ -36,4 +36,5 @@ class RayCluster(Section):
     """Ray's runtime environment (`pip`, `env_vars`, `image_uri`, …). It is stored with the run: keep
     secrets out of it. Unset, the nodes get this very batchwright as a module."""
     place_timeout_s: Amount = 900
-    """The run ends if the first `min_replicas` engines have no place by then."""
+    """The run ends if the first `min_replicas` engines have no place by then, and also if later no
+    engine, or no process that still has to prepare rows, has had one for so long: all nodes are gone."""

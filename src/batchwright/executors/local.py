@@ -31,7 +31,8 @@ class Ended:
     """A worker process that is gone.
 
     `exit_code` is negative for a signal. `error` is what it could not go on with, where it can tell
-    its parent; else it stands in its last heartbeat.
+    its parent; else it stands in its last heartbeat. One that `has_left` made room when its machine
+    was to be taken away: another one goes on.
     """
 
     role: str
@@ -39,6 +40,7 @@ class Ended:
     exit_code: int
     gpus: str | None = None
     error: BatchwrightError | None = None
+    has_left: bool = False
 
 
 def visible_gpus() -> list[str]:

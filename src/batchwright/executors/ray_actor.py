@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from batchwright import __version__
 from batchwright.core.errors import BatchwrightError
+from batchwright.executors.ray_cluster import node_here
 from batchwright.executors.ray_metrics import RayMetrics
 from batchwright.rundir.locations import is_address, location_of
 
@@ -46,7 +47,7 @@ class RoleActor:
 
     def where(self) -> dict[str, Any]:
         """Answers as soon as the actor has its place."""
-        return {"pid": os.getpid(), "host": os.uname().nodename}
+        return {"pid": os.getpid(), "host": os.uname().nodename, "node": node_here()}
 
     def run(self) -> Report:
         """Work until nothing is left; says how it ended."""

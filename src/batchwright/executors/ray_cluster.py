@@ -171,6 +171,18 @@ def living_nodes(ray: Any) -> list[Node]:
     ]
 
 
+def draining_nodes(ray: Any) -> frozenset[str]:
+    """Ids of the nodes that will be taken away soon, as far as Ray was given notice."""
+    # Ray's own libraries ask for it there; no public call tells it.
+    return frozenset(ray._private.state.state.get_draining_nodes())
+
+
+def node_here() -> str:
+    """The id of the node that this actor runs on."""
+    node: str = import_ray().get_runtime_context().get_node_id()
+    return node
+
+
 def free_resources(ray: Any) -> dict[str, float]:
     """What nobody uses now."""
     free: dict[str, float] = ray.available_resources()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,17 @@ from typing import Any
 
 from batchwright import __version__
 from batchwright.config.cluster import RayCluster
-from batchwright.core.errors import EngineError, JobError
+from batchwright.core.errors import EngineError, JobError, Stopped
 from batchwright.executors.local import MAX_RESTARTS, Ended
+from batchwright.executors.patience import Patience
 from batchwright.executors.ray_actor import Report, RoleActor
-from batchwright.executors.ray_cluster import connect, free_resources, living_nodes
-from batchwright.executors.room import Need, Node, missing
+from batchwright.executors.ray_cluster import (
+    connect,
+    draining_nodes,
+    free_resources,
+    living_nodes,
+)
+from batchwright.executors.room import Need, Node, listed, missing
 
 PREPARE = "prepare"
 
@@ -28,6 +35,9 @@ _TOO_SMALL_HINT = (
 
 # An actor that is killed is gone when Ray says so, within this time.
 _KILL_WAIT_S = 5.0
+
+# Ray is asked this often what is free, and which nodes will go.
+_ASK_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +66,9 @@ class _Placed:
     handle: Any
     place: Any  # ready when the actor runs
     end: Any  # ready when its role has ended
-    asked_at: float
     is_placed: bool = False
+    node: str = ""
+    has_to_leave: bool = False
 
 
 class RayExecutor:
@@ -82,12 +93,14 @@ class RayExecutor:
         self._ray: Any = None
         self._gpus = 0.0
         self._workers: list[_Placed] = []
-        self._engines_had_place = False
+        self._patience = Patience(wanted.least_engines, cluster.place_timeout_s)
+        self._asked_at = float("-inf")
+        self._scarcity = ""
 
     @property
     def max_restarts(self) -> int:
         """Deaths in a row without progress: a node that goes takes all its workers along."""
-        return MAX_RESTARTS * max(1, self._wanted.engines)
+        return MAX_RESTARTS * max(1, self._wanted.engines + self._wanted.preparers)
 
     @property
     def running(self) -> list[str]:
@@ -100,7 +113,8 @@ class RayExecutor:
         waiting = sum(not worker.is_placed for worker in self._workers)
         if not waiting:
             return "starting workers"
-        return f"waiting for a place on Ray ({waiting} of {len(self._workers)} workers)"
+        scarcity = f"; {self._scarcity}" if self._scarcity else ""
+        return f"waiting for a place on Ray ({waiting} of {len(self._workers)} workers{scarcity})"
 
     def places(self, replicas: int, gpus_each: int) -> Sequence[str | None]:  # noqa: ARG002
         """One place per replica; which cards it gets is Ray's to say.
@@ -135,20 +149,27 @@ class RayExecutor:
             .remote(self._location, role, name, __version__)
         )
         place, end = handle.where.remote(), handle.run.remote()
-        self._workers.append(_Placed(role, name, handle, place, end, time.monotonic()))
+        self._workers.append(_Placed(role, name, handle, place, end))
 
     def poll(self) -> list[Ended]:
         """The workers that have ended since the last call.
 
         Raises:
-            EngineError: the first engines have no place in time.
+            EngineError: no engine has a place in time, or all have lost theirs for as long.
         """
         self._look_at_places()
         ended = []
         for worker in self._ready([worker.end for worker in self._workers]):
             self._workers.remove(worker)
             ended.append(self._end_of(worker))
-        self._refuse_to_wait_for_ever()
+        if any(one.role == PREPARE and one.exit_code == 0 and not one.has_left for one in ended):
+            self._dismiss_waiting(PREPARE)
+        now = time.monotonic()
+        if now - self._asked_at >= _ASK_EVERY_S:
+            self._asked_at = now
+            self._clear_draining_nodes()
+            self._scarcity = self._scarce() if not self.running else ""
+        self._refuse_to_wait_for_ever(now)
         return ended
 
     def stop(self, name: str) -> None:
@@ -190,7 +211,26 @@ class RayExecutor:
     def _look_at_places(self) -> None:
         waiting = [worker.place for worker in self._workers if not worker.is_placed]
         for worker in self._ready(waiting):
-            worker.is_placed = True
+            # One that died on its way, on a node that is gone, has had no place; its end will tell.
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                worker.node = self._ray.get(worker.place)["node"]
+                worker.is_placed = True
+
+    def _dismiss_waiting(self, role: str) -> None:
+        """There is nothing left to do for those without a place; an autoscaler must not see them."""
+        for worker in [one for one in self._workers if one.role == role and not one.is_placed]:
+            self._ray.kill(worker.handle)
+            self._workers.remove(worker)
+
+    def _clear_draining_nodes(self) -> None:
+        """Have workers commit what is finished while their machine is still there."""
+        if not self.running:
+            return
+        going = draining_nodes(self._ray)
+        for worker in self._workers:
+            if worker.node in going and not worker.has_to_leave:
+                worker.has_to_leave = True
+                worker.handle.stop.remote()
 
     def _end_of(self, worker: _Placed) -> Ended:
         errors = self._ray.exceptions
@@ -208,6 +248,8 @@ class RayExecutor:
         except errors.RayTaskError as error:  # a fault of ours
             self._write_log(worker.name, str(error))
             return Ended(worker.role, worker.name, 1)
+        if worker.has_to_leave and isinstance(report.error, Stopped | None):
+            return Ended(worker.role, worker.name, report.exit_code, has_left=True)
         return Ended(worker.role, worker.name, report.exit_code, error=report.error)
 
     def _write_log(self, name: str, words: str) -> None:
@@ -215,25 +257,24 @@ class RayExecutor:
         with (self._log_dir / f"{name}.log").open("a", encoding="utf-8") as log:
             log.write(words.rstrip() + "\n")
 
-    def _refuse_to_wait_for_ever(self) -> None:
+    def _refuse_to_wait_for_ever(self, now: float) -> None:
         """Ray itself would wait without a word."""
-        if self._engines_had_place:
-            return
-        engines = [worker for worker in self._workers if worker.role != PREPARE]
-        placed = sum(worker.is_placed for worker in engines)
-        least = max(1, self._wanted.least_engines)
-        if placed >= least or not engines:
-            self._engines_had_place = placed >= least
-            return
-        waited_s = time.monotonic() - min(worker.asked_at for worker in engines)
-        if waited_s > self._cluster.place_timeout_s:
-            free = free_resources(self._ray)
+        engines = [worker.is_placed for worker in self._workers if worker.role != PREPARE]
+        preparers = [worker.is_placed for worker in self._workers if worker.role == PREPARE]
+        short = self._patience.look(now, engines, preparers)
+        if short is not None:
             raise EngineError(
-                f"after {waited_s:.0f} s only {placed} of {least} engines have a place on the Ray "
-                f"cluster; free now: {free.get('GPU', 0):g} GPU, {free.get('CPU', 0):g} CPU",
+                f"{short} on the Ray cluster; {self._scarce()}",
                 "Others use it, or no node comes: look at `ray status`. Lower run.ray.min_replicas "
-                "or raise run.ray.place_timeout_s.",
+                "or raise run.ray.place_timeout_s; the same command goes on where this one ended.",
             )
+
+    def _scarce(self) -> str:
+        """What an engine takes, and what nobody has taken."""
+        free = free_resources(self._ray)
+        each = self._each("infer")
+        left = {name: free.get(name, 0.0) for name in {"GPU": 0, "CPU": 0} | each}
+        return f"an engine takes {listed(each)}; free now: {listed(left)}"
 
     def _needs(self) -> list[Need]:
         return [

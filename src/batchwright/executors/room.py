@@ -47,7 +47,7 @@ def missing(needs: Sequence[Need], nodes: Sequence[Node]) -> str | None:
         placed = sum(_place(need.each, left) for _ in range(need.count))
         if placed < need.count:
             short.append(
-                f"{need.count} {need.what} with {_listed(need.each)} each were asked for, and "
+                f"{need.count} {need.what} with {listed(need.each)} each were asked for, and "
                 f"there is room for {placed}"
             )
     if not short:
@@ -70,7 +70,7 @@ def _described(nodes: Sequence[Node]) -> str:
     wanted = ("GPU", "CPU")
     named = [
         f"{node.name}: "
-        + _listed({name: node.has.get(name, 0.0) for name in wanted} | _special(node.has))
+        + listed({name: node.has.get(name, 0.0) for name in wanted} | _special(node.has))
         for node in nodes[:_NODES_NAMED]
     ]
     more = len(nodes) - len(named)
@@ -88,5 +88,6 @@ def _special(has: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _listed(amounts: Mapping[str, float]) -> str:
+def listed(amounts: Mapping[str, float]) -> str:
+    """Resources for a message."""
     return ", ".join(f"{amount:g} {name}" for name, amount in amounts.items()) or "nothing"
