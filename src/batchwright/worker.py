@@ -28,7 +28,6 @@ from batchwright.rundir.events import Events
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger
 from batchwright.rundir.meters import FeedMeter, Shortage
-from batchwright.rundir.prepared import rows_are_coming
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.telemetry import Tally, Telemetry
 from batchwright.rundir.timings import Timings
@@ -106,7 +105,7 @@ class Worker:
             EngineError, StorageError: the run cannot go on here.
         """
         with Heartbeat(self._ledger, self._state, self._job.run.lease_s), self._telemetry:
-            if not self._wait_for_work(stop):
+            if not self._is_work_coming(stop):
                 return
             self._tally.phase = "starting the engine"
             if self._timings is not None:
@@ -122,7 +121,7 @@ class Worker:
                 self._surroundings.watch_cards(gpu_sampler(self._job.engine.options))
             if self._timings is not None:
                 self._timings.engine_is_up()
-            self._events.write("engine_up", **(_as_json(self._engine) or {}), seconds=seconds)
+            self._events.write("engine_up", **self._engine.as_json(), seconds=seconds)
             self._tally.phase = "running"
             self._ledger.heartbeat(self._state())  # chunks are cut once an engine is up
             self._note_engine()
@@ -142,19 +141,31 @@ class Worker:
                 if self._answer_reader is not None:
                     self._answer_reader.stop()
 
+    def _is_work_coming(self, stop: threading.Event) -> bool:
+        """Whether to start the engine; what it has loaded in vain is gone if not."""
+        coming = False
+        try:
+            coming = self._wait_for_work(stop)
+        finally:
+            if not coming:
+                self._supervisor.stop()
+        return coming
+
     def _wait_for_work(self, stop: threading.Event) -> bool:
         """Whether to start the engine: not for a run that has nothing (left) to do.
 
         It takes a minute to start, so the first row that will run is enough: chunks are cut
-        meanwhile. Nothing is claimed yet: other workers would have to wait for our engine.
+        meanwhile. Nothing is claimed yet: other workers would have to wait for our engine. What
+        takes neither card nor memory of the model, it loads before that.
         """
+        preloaded = False
         while not stop.is_set():
-            if self._queue.has_free(self._clock.monotonic()):
-                return True
-            if self._queue.finished():
-                return False
-            if not self._queue.ordered and rows_are_coming(self._storage):
-                return True
+            known = self._queue.has_work(self._clock.monotonic())
+            if known is not None:
+                return known
+            if not preloaded:
+                self._supervisor.preload()
+                preloaded = True
             stop.wait(self._storage.seldom(0.05))
         raise Stopped("stopped before the engine was started")
 
@@ -333,15 +344,7 @@ class Worker:
     def _state(self) -> dict[str, Any]:
         """What the heartbeat tells the world."""
         oldest = [[row, round(age_s, 1)] for row, age_s in self._oldest]
-        engine = _as_json(self._engine)
+        engine = self._engine and self._engine.as_json()
         state = {"role": "infer", **self._tally.as_json(), "work": self._work}
         state |= {"in_flight": len(self._owner), "oldest": oldest, "engine": engine}
         return {**state, "reading": self._telemetry.as_json()}
-
-
-def _as_json(engine: EngineInfo | None) -> dict[str, Any] | None:
-    """The engine as plain data."""
-    if engine is None:
-        return None
-    return {"name": engine.name, "version": engine.version, "device": engine.device,
-            "pid": engine.pid, "kv_tokens": engine.kv_tokens}  # fmt: skip

@@ -68,6 +68,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def engine(case: Case) -> Iterator[Engine]:
     """One started engine for all tests of a case: a model takes its time to start."""
     engine = case.make()
+    engine.preload(case.settings)
     info = engine.start(case.settings)
     assert info.name == case.settings.kind
     assert info.version

@@ -47,7 +47,12 @@ class WatchedEngine(FakeEngine):
     def __init__(self, on_step: Callable[[int], Any] | None = None) -> None:
         super().__init__()
         self.on_step = on_step
-        self.starts = self.stops = self.steps = 0
+        self.on_preload: Callable[[], Any] = lambda: None
+        self.starts = self.stops = self.steps = self.preloads = 0
+
+    def preload(self, settings: EngineSettings) -> None:
+        self.preloads += 1
+        self.on_preload()
 
     def start(self, settings: EngineSettings) -> EngineInfo:
         self.starts += 1
@@ -329,6 +334,32 @@ def test_after_the_grace_time_only_the_unfinished_row_is_dropped(run: SmallRun) 
     assert 0 in parts(run)
     work(run, name="again")
     assert sorted(parts(run)) == list(range(ROWS))
+
+
+def test_while_no_row_is_ready_the_engine_loads_what_it_can(tmp_path: Path) -> None:
+    run = small_run(tmp_path, prompts(ROWS), run__chunk_rows=4)
+    engine, loaded = WatchedEngine(), threading.Event()
+    engine.on_preload = loaded.set
+    thread = threading.Thread(target=work, args=(run, engine))
+    thread.start()
+    assert loaded.wait(20)
+    assert (engine.preloads, engine.starts) == (1, 0)
+    run.prepare()
+    while thread.is_alive():
+        run.order()
+        thread.join(0.05)
+    assert (engine.preloads, engine.starts) == (1, 1)
+    assert sorted(parts(run)) == list(range(ROWS))
+
+
+def test_what_was_loaded_in_vain_is_stopped(tmp_path: Path) -> None:
+    run = small_run(tmp_path, prompts(3))
+    stop = threading.Event()
+    engine = WatchedEngine()
+    engine.on_preload = stop.set
+    with pytest.raises(Stopped, match="before the engine was started"):
+        worker_of(run, engine).run(stop)
+    assert (engine.preloads, engine.starts, engine.stops) == (1, 0, 1)
 
 
 def test_a_stop_while_waiting_for_rows(tmp_path: Path) -> None:

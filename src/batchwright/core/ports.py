@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -56,6 +56,10 @@ class EngineInfo:
     kv_tokens: int = 0
     pid: int = 0
 
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True)
 class EngineGauges:
@@ -90,6 +94,12 @@ class EngineGauges:
 
 class Engine(Protocol):
     """Makes tokens. Rows go in, outcomes come out in any order, each row exactly once."""
+
+    def preload(self, settings: EngineSettings) -> None:
+        """Do what `start` begins with and what costs nothing in vain: imports. May be left out.
+
+        What goes wrong here goes wrong in `start` too, and is raised there.
+        """
 
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Load the model. Raises EngineError or JobError."""

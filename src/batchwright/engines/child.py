@@ -53,10 +53,13 @@ def watch_parent(parent_pid: int) -> None:
 
 
 def run(connection: Connection) -> None:
-    """Start the engine that the first message names, then serve until told to stop."""
-    _, name, settings = connection.recv()
+    """Start the engine that the first messages name, then serve until told to stop."""
+    kind, name, settings = connection.recv()
     try:
         engine = load_engine(name)
+        if kind == "preload":
+            engine.preload(settings)
+            _, _, settings = connection.recv()  # who would rather stop kills this process
         info = engine.start(settings)
         # What is loaded stays, and rows hold few cycles: the collector would stop the steps again
         # and again, and find next to nothing.

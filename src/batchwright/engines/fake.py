@@ -104,6 +104,9 @@ class FakeEngine:
         self._resident_tokens = 0
         self._num_fitting = 0
 
+    def preload(self, settings: EngineSettings) -> None:
+        """Nothing has to be loaded."""
+
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Check the options and pretend to load a model."""
         self._options = parse_options(settings.options)

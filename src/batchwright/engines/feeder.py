@@ -134,9 +134,14 @@ class Supervisor:
         """Rows that the engine may run at the same time."""
         return self._full_policy.max_num_seqs
 
+    def preload(self) -> None:
+        """Let the engine load what it can, before it is known that it will be needed."""
+        self._engine = self._make_engine()
+        self._engine.preload(self._settings)
+
     def start(self) -> EngineInfo:
         """Start the engine. A first start that fails is not tried again."""
-        self._engine = self._make_engine()
+        self._engine = self._engine or self._make_engine()
         info = self._engine.start(self._settings)
         if not self.restarts:
             self._flow = self._new_flow(info.kv_tokens)

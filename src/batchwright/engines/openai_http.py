@@ -52,6 +52,9 @@ class OpenAiEngine:
         self._started_at = 0.0
         self._ended = asyncio.Event()
 
+    def preload(self, settings: EngineSettings) -> None:
+        """The endpoint is somebody else's; what is imported here is small."""
+
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Wait until an endpoint is there and knows the model.
 

@@ -97,21 +97,32 @@ class EngineProcess:
         self._info: EngineInfo | None = None
         self._error: BatchwrightError | None = None
         self._end_of_messages = False
+        self._preloading = False
+
+    def preload(self, settings: EngineSettings) -> None:
+        """Start the child, and let it load what it can without a card or a model; never waits."""
+        self.stop()
+        self._reset()
+        self._spawn()
+        self._send("preload", self._engine, settings)
+        self._preloading = True
 
     def start(self, settings: EngineSettings) -> EngineInfo:
-        """Start the child and wait until its engine is up.
+        """Start the child, unless it has been preloaded, and wait until its engine is up.
 
         Raises:
             BatchwrightError: what the engine raised in the child.
             EngineError: the child died, or was not up in time.
         """
-        self.stop()
-        self._reset()
+        if not self._preloading:
+            self.stop()
+            self._reset()
+            self._spawn()
+        self._preloading = False
         with self._start_gate():
             return self._start(settings)
 
     def _start(self, settings: EngineSettings) -> EngineInfo:
-        self._spawn()
         self._send("start", self._engine, settings)
         deadline = self._monotonic() + self._start_timeout_s
         while self._info is None:
@@ -160,6 +171,9 @@ class EngineProcess:
     def stop(self) -> None:
         """Ask the child to stop, wait a little, then kill it and its children."""
         if self._process is None:
+            return
+        if self._preloading:  # it would hear of it only when all is loaded
+            self._kill()
             return
         self._send("stop")
         deadline = self._monotonic() + STOP_TIMEOUT_S

@@ -21,6 +21,7 @@ from batchwright.engines.torch_model import (
     CPU_BATCH_TOKENS,
     GPU_BATCH_TOKENS,
     Encoder,
+    import_torch,
     load_encoder,
     parse_options,
 )
@@ -75,6 +76,10 @@ class TorchEncoder:
         self._refused: list[Outcome] = []
         self._steps = 0
         self._prompt_tokens = 0
+
+    def preload(self, settings: EngineSettings) -> None:
+        """Import torch and transformers."""
+        import_torch(parse_options(settings.options))
 
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Load the model. Raises JobError or EngineError."""

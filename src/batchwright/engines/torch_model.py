@@ -115,7 +115,7 @@ def load_encoder(settings: EngineSettings, options: TorchOptions) -> Encoder:
     """
     assert settings.embedding is not None, "this engine makes embeddings only"
     check_model(settings.model, {"load_format": options.load_format})
-    torch = _import_torch(options)
+    torch = import_torch(options)
     device = _device(torch, options.device)
     try:
         model, layout = _load(torch, settings.model, options, device)
@@ -131,7 +131,8 @@ def load_encoder(settings: EngineSettings, options: TorchOptions) -> Encoder:
     return Encoder(model, device, settings.embedding, layout)
 
 
-def _import_torch(options: TorchOptions) -> Any:
+def import_torch(options: TorchOptions) -> Any:
+    """Import torch and transformers, with the threads that they shall have. Raises MissingExtra."""
     threads = options.omp_num_threads or int(os.environ.get("OMP_NUM_THREADS", "0"))
     os.environ["OMP_NUM_THREADS"] = str(threads or default_omp_threads())
     try:

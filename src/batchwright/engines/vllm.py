@@ -58,12 +58,15 @@ class VllmEngine:
         self._media = MediaRenderer(None)
         self._stopped = threading.Event()
 
+    def preload(self, settings: EngineSettings) -> None:
+        """Import vLLM."""
+        load_vllm(settings)
+
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Import vLLM and load the model."""
         check_model(settings.model, settings.options)
         on_cpu = is_cpu_build()
-        prepare_environment(settings.options, on_cpu=on_cpu)
-        version = import_vllm()
+        version = load_vllm(settings)
         self._settings = settings
         self._adapters = LoraAdapters(settings.adapters)
         self._engine = build_engine(settings, self._readings, on_cpu=on_cpu)
@@ -240,8 +243,9 @@ class VllmEngine:
         )
 
 
-def import_vllm() -> str:
-    """Import vLLM, which takes seconds, and return its version."""
+def load_vllm(settings: EngineSettings) -> str:
+    """Import vLLM, which takes seconds, in the environment that it wants; return its version."""
+    prepare_environment(settings.options, on_cpu=is_cpu_build())
     try:
         importlib.import_module("vllm.v1.engine.llm_engine")
     except ModuleNotFoundError as error:

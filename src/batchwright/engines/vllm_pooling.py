@@ -24,7 +24,7 @@ from batchwright.engines.pooled import Numbers, check_width, score_outcome
 from batchwright.engines.vectors import finished, vector_outcomes
 from batchwright.engines.vllm import (
     build_engine,
-    import_vllm,
+    load_vllm,
     refusal_types,
     refused,
     shut_down,
@@ -37,7 +37,6 @@ from batchwright.engines.vllm_setup import (
     GPU_BATCHED_TOKENS,
     check_model,
     is_cpu_build,
-    prepare_environment,
 )
 
 _TASKS = {"head": "classify", "vectors": "embed", "tokens": "token_classify", "steps": "token_classify"}  # fmt: skip
@@ -77,13 +76,16 @@ class VllmPoolingEngine:
         self._prompt_tokens = 0
         self._stopped = threading.Event()
 
+    def preload(self, settings: EngineSettings) -> None:
+        """Import vLLM."""
+        load_vllm(settings)
+
     def start(self, settings: EngineSettings) -> EngineInfo:
         """Import vLLM and load the model."""
         assert not settings.task.makes_text, "this engine makes no text"
         check_model(settings.model, settings.options)
         on_cpu = is_cpu_build()
-        prepare_environment(settings.options, on_cpu=on_cpu)
-        version = import_vllm()
+        version = load_vllm(settings)
         self._task = settings.task
         options = pooling_options(settings, on_cpu=on_cpu)
         settings = dataclasses.replace(settings, options=options)

@@ -6,6 +6,7 @@ from collections import deque
 
 from batchwright.core.records import Chunk
 from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.prepared import rows_are_coming
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
@@ -28,6 +29,7 @@ class ChunkQueue:
     """
 
     def __init__(self, storage: Storage, ledger: Ledger, *, pilot_only: bool = False) -> None:
+        self._storage = storage
         self._ledger = ledger
         self._pilot_only = pilot_only
         self._state = RunState(storage)
@@ -61,6 +63,14 @@ class ChunkQueue:
             self._had_free = self._any_free()
             self._rest(found=self._had_free)
         return self._had_free
+
+    def has_work(self, now: float) -> bool | None:
+        """Whether a chunk is free or rows are on their way; None while that is not known."""
+        if self.has_free(now):
+            return True
+        if self.finished():
+            return False
+        return True if not self.ordered and rows_are_coming(self._storage) else None
 
     def _any_free(self) -> bool:
         names = [*(chunk.name for chunk in self._untouched), *self._claimed_by_others]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from batchwright.core.errors import EngineDied, EngineError, JobError
 from batchwright.core.outcomes import Outcome
@@ -13,6 +14,17 @@ from batchwright.engines.fake import FakeEngine
 class RefusesJob(FakeEngine):
     def start(self, settings: EngineSettings) -> EngineInfo:
         raise JobError("the model folder has no weights", "Download them.")
+
+
+class CannotBeImported(FakeEngine):
+    def preload(self, settings: EngineSettings) -> None:
+        raise JobError("a package is missing", "Install it.")
+
+
+class LoadsForEver(FakeEngine):
+    def preload(self, settings: EngineSettings) -> None:
+        print("loading", flush=True)
+        time.sleep(3600)
 
 
 class CrashesAtStart(FakeEngine):

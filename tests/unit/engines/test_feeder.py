@@ -20,7 +20,7 @@ class World:
 
     def __init__(self, **faults: object) -> None:
         self.now = 0.0
-        self.starts = 0
+        self.starts = self.preloads = 0
         self.held = self.most_held = 0  # rows in the engine after the last were sent
         self.killers: set[int] = set()
         self.hanging: set[int] = set()
@@ -36,6 +36,9 @@ class ScriptedEngine:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rows: dict[int, Request] = {}
+
+    def preload(self, settings: EngineSettings) -> None:
+        self.world.preloads += 1
 
     def start(self, settings: EngineSettings) -> EngineInfo:
         self.world.starts += 1
@@ -156,6 +159,22 @@ def test_an_engine_that_only_dies_ends_the_run() -> None:
         drive(supervisor, 40)
     assert not isinstance(caught.value, EngineDied)
     assert supervisor.restarts == 5
+
+
+def test_an_engine_that_was_preloaded_is_the_one_that_starts() -> None:
+    world, made = World(random_deaths=1), []
+
+    def make() -> ScriptedEngine:
+        made.append(ScriptedEngine(world))
+        return made[-1]
+
+    supervisor = Supervisor(make, EngineSettings("scripted", "", 4, 100), monotonic=lambda: 0.0)
+    supervisor.preload()
+    assert (len(made), world.preloads, world.starts) == (1, 1, 0)
+    supervisor.start()
+    assert (len(made), world.starts) == (1, 1)
+    drive(supervisor, 10)
+    assert (len(made), world.preloads, world.starts) == (2, 1, 2), "one anew after the death"
 
 
 def test_a_first_start_that_fails_is_not_repeated() -> None:

@@ -71,6 +71,40 @@ def test_the_child_is_another_process_and_ends_with_stop(make: Children) -> None
     engine.stop()
 
 
+def test_what_was_preloaded_is_started(make: Children) -> None:
+    engine = make()
+    engine.preload(settings())
+    engine.preload(settings())
+    info = engine.start(settings(rows_per_step=2))
+    engine.submit(requests(4))
+    assert len(collect(engine, 4)) == 4
+    engine.stop()
+    assert not psutil.pid_exists(info.pid)
+    starts = [one for one in find_starts(make.log_path.read_text()) if one.at]
+    assert len(starts) == 2, "the first one was of no use"
+    assert engine.start(settings()).pid != info.pid
+
+
+def test_a_fault_while_preloading_is_raised_at_the_start(make: Children) -> None:
+    engine = make(f"{BROKEN}:CannotBeImported")
+    engine.preload(settings())
+    with pytest.raises(JobError, match="a package is missing"):
+        engine.start(settings())
+
+
+def test_a_child_that_still_loads_is_stopped_at_once(make: Children) -> None:
+    engine = make(f"{BROKEN}:LoadsForEver")
+    engine.preload(settings())
+    deadline = time.monotonic() + 20
+    while "loading" not in make.log_path.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    (child,) = psutil.Process().children()
+    began = time.monotonic()
+    engine.stop()
+    assert not child.is_running()
+    assert time.monotonic() - began < 3
+
+
 def test_an_error_of_the_engine_is_raised_here_as_it_was_there(make: Children) -> None:
     with pytest.raises(JobError, match="no weights") as caught:
         make(f"{BROKEN}:RefusesJob").start(settings())
