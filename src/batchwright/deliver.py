@@ -15,6 +15,7 @@ import orjson
 from batchwright.config.job import Job
 from batchwright.core.errors import InputError, JobError, Stopped, StorageError, VerifyError
 from batchwright.core.stores import LoadCounts
+from batchwright.drive import Progress, Watch
 from batchwright.exporting import export_run
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
@@ -60,17 +61,32 @@ class Summary:
 
 
 @contextmanager
-def in_charge(storage: Storage, job: Job) -> Iterator[Ledger]:
+def in_charge(storage: Storage, job: Job, watch: Watch) -> Iterator[tuple[Ledger, Watch]]:
     """Hold the claim on the results while a command drives a run.
 
     Workers that were started elsewhere then leave the results to it; if it dies, one of them takes
-    over.
+    over. Its heartbeat tells what it waits for, to those who look from elsewhere.
+
+    Args:
+        storage: of the run.
+        job: the resolved job.
+        watch: called with the state of the run.
+
+    Returns:
+        The ledger, and what to call in the place of `watch`.
     """
+    phase = "driving"
+
+    def tell(progress: Progress) -> None:
+        nonlocal phase
+        phase = progress.phase
+        watch(progress)
+
     ledger = Ledger(storage, new_worker_name("run"), SystemClock(), job.run.lease_s)
-    with Heartbeat(ledger, lambda: {"role": "run", "phase": "driving"}, job.run.lease_s):
+    with Heartbeat(ledger, lambda: {"role": "run", "phase": phase}, job.run.lease_s):
         ledger.refresh()
         ledger.claim(layout.RESULTS_UNIT)
-        yield ledger
+        yield ledger, tell
 
 
 def finish(

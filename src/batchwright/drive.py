@@ -63,6 +63,7 @@ class Progress:
     notes: tuple[str, ...] = ()
 
 
+Watch = Callable[[Progress], None]
 Judge = Callable[[RunState, Progress], Sequence[str]]
 
 
@@ -99,7 +100,7 @@ def drive(
     storage: Storage,
     manifest: Manifest,
     job: Job,
-    watch: Callable[[Progress], None],
+    watch: Watch,
     stop: threading.Event,
     goal: Goal = EVERY_ROW,
     judge: Judge = _nothing_to_say,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from batchwright.coherence import check_engine
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, Stopped
 from batchwright.deliver import Summary, check_writable, deliver, results_dir
-from batchwright.drive import Progress
+from batchwright.drive import Watch
 from batchwright.following import load_rest
 from batchwright.overseeing import Overseer
 from batchwright.planning import own_cards
@@ -49,7 +48,7 @@ def work(
     run_dir: Location,
     job: Job | None,
     name: str,
-    watch: Callable[[Progress], None],
+    watch: Watch,
     stop: threading.Event,
 ) -> Attended:
     """Do all that a run needs, together with any number of others who do the same.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +12,7 @@ import orjson
 from batchwright.config.job import Job
 from batchwright.core.errors import BatchwrightError, StorageError, TooManyFailures
 from batchwright.core.ports import Clock
-from batchwright.drive import Progress
+from batchwright.drive import Progress, Watch
 from batchwright.progress import Rate, expected_rows
 from batchwright.rundir import layout
 from batchwright.rundir.heartbeat import reported_error
@@ -50,7 +49,7 @@ class Overseer:
         job: Job,
         name: str,
         clock: Clock,
-        watch: Callable[[Progress], None],
+        watch: Watch,
         stop: threading.Event,
     ) -> None:
         self._storage = storage

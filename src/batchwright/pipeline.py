@@ -36,7 +36,7 @@ from batchwright.deliver import (
 from batchwright.diagnose.verdict import Diagnosis
 from batchwright.diagnose.verdict import diagnose as judge_evidence
 from batchwright.diagnosing import gather
-from batchwright.drive import THE_PILOT, Progress, drive
+from batchwright.drive import THE_PILOT, Watch, drive
 from batchwright.exporting import export_run, first_pass
 from batchwright.following import following, load_counts
 from batchwright.hardware import usable_cores
@@ -57,8 +57,6 @@ from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.survey import survey
 from batchwright.telling import write_report
 from batchwright.write.verify import Verification, verify_parts
-
-Watch = Callable[[Progress], None]
 
 
 def validate(job: Job, stop: threading.Event, say: Callable[[Validation], None]) -> Validation:
@@ -169,12 +167,12 @@ def run(job: Job, run_dir: Location, watch: Watch, stop: threading.Event) -> Sum
     state = read_state(storage)
     done_before = state.counts().settled if opened.resumed else 0
     promise = Promise(storage, manifest, job, SystemClock())
-    with in_charge(storage, job) as ledger:
+    with in_charge(storage, job, watch) as (ledger, tell):
         if promise.has_budget and manifest.pilot_rows:
-            drive(storage, manifest, job, watch, stop, THE_PILOT)
+            drive(storage, manifest, job, tell, stop, THE_PILOT)
         promise.begin(read_state(storage))
         with following(storage, manifest, job) as loads:
-            drive(storage, manifest, job, watch, stop, judge=promise.look)
+            drive(storage, manifest, job, tell, stop, judge=promise.look)
             results = finish(storage, manifest, job, ledger, stop)
             loaded = loads.wait(stop)
         return _conclude(storage, results, started_at, done_before, loaded)
@@ -200,9 +198,12 @@ def retry(
     state = complete_state(storage)
     again = order_failed_rows(storage, state, job.run.chunk_rows, codes)
     done_before = state.counts().settled - again
-    with in_charge(storage, job) as ledger, following(storage, manifest, job) as loads:
+    with (
+        in_charge(storage, job, watch) as (ledger, tell),
+        following(storage, manifest, job) as loads,
+    ):
         if again:
-            drive(storage, manifest, job, watch, stop)
+            drive(storage, manifest, job, tell, stop)
         results = finish(storage, manifest, job, ledger, stop)
         loaded = loads.wait(stop)
         return _conclude(storage, results, started_at, done_before, loaded)

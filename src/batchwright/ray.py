@@ -93,9 +93,11 @@ def _answered(
         batch_size=block_rows,  # and blocks that are too small are put together
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(
-            min_size=least, max_size=most, max_tasks_in_flight_per_actor=_BLOCKS_TAKEN
+            min_size=least,
+            max_size=most,
+            max_tasks_in_flight_per_actor=_BLOCKS_TAKEN,
+            max_concurrent_calls_per_actor=BLOCKS_IN_WORK,
         ),
-        max_concurrency=BLOCKS_IN_WORK,
         **options,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,11 @@ from batchwright.drive import Progress
 from batchwright.joining import open_run, work
 from batchwright.overseeing import Overseer
 from batchwright.rundir import layout
-from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.ledger import Ledger, Roster
 from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import NOTHING_WASTED, Waste, wasted, with_counted
+from tests.unit.metrics.samples import PROGRESS
 from tests.unit.rundir.small_runs import (
     ManualClock,
     SmallRun,
@@ -123,13 +125,31 @@ def finished(tmp_path: Path, done: Path) -> Storage:
 def test_results_are_left_to_whoever_is_in_charge(finished: Storage) -> None:
     _, manifest = open_run(finished.root, None, "x", threading.Event())
     job = Job.model_validate(manifest.job)
-    with in_charge(finished, job):
+    with in_charge(finished, job, lambda _progress: None):
         assert deliver(finished, manifest, job, "w", threading.Event()) is None
     assert finished.names(layout.RESULTS) == []
     summary = deliver(finished, manifest, job, "w", threading.Event())
     assert summary is not None, "whoever was in charge has gone"
     assert summary.rows_now == 20
     assert len(finished.names(layout.RESULTS)) == 2
+
+
+def test_whoever_is_in_charge_tells_what_it_waits_for(finished: Storage) -> None:
+    _, manifest = open_run(finished.root, None, "x", threading.Event())
+    job = Job.model_validate(manifest.job)
+    job = job.model_copy(update={"run": job.run.model_copy(update={"lease_s": 0.1})})
+    seen: list[Progress] = []
+    with in_charge(finished, job, seen.append) as (_, tell):
+        tell(replace(PROGRESS, phase="waiting for 2 engines"))
+        deadline = time.monotonic() + 10
+        while "waiting for 2 engines" not in phases(finished) and time.monotonic() < deadline:
+            threading.Event().wait(0.02)
+        assert "waiting for 2 engines" in phases(finished)
+    assert [one.phase for one in seen] == ["waiting for 2 engines"]
+
+
+def phases(storage: Storage) -> list[str]:
+    return [one.get("phase", "") for one in Roster(storage).read().values()]
 
 
 def watched(seen: list[Progress]) -> Callable[[Progress], None]:

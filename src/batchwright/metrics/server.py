@@ -12,7 +12,7 @@ from typing import Any
 from batchwright import __version__
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, StorageError
-from batchwright.drive import Progress
+from batchwright.drive import Progress, Watch
 from batchwright.metrics import of_run, of_workers
 from batchwright.metrics.words import Family, Look, WorkerLook
 from batchwright.rundir.ledger import Roster
@@ -25,8 +25,6 @@ FAMILIES: tuple[Family, ...] = (*of_run.FAMILIES, *of_workers.FAMILIES)
 # Files are read at most so often, however many ask.
 LOOK_EVERY_S = 1.0
 PILOT_EVERY_S = 30.0
-
-Watch = Callable[[Progress], None]
 
 
 class RunLook:
