@@ -19,6 +19,7 @@ COUNTED = {
     "output_tokens": "vllm:generation_tokens_total",
     "cached_tokens": "vllm:prefix_cache_hits_total",
     "preemptions": "vllm:num_preemptions_total",
+    "engine_steps": "vllm:iteration_tokens_total_count",
 }
 
 

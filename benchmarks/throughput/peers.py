@@ -36,6 +36,7 @@ class Found(NamedTuple):
 
     cached_tokens: int | None
     preemptions: int | None = None
+    engine_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ class Peer:
             preemptions=found.preemptions,
             details={
                 "work_cpu_s": usage.spent_between(ready[0], written_at) if ready else None,
+                "engine_steps": found.engine_steps,
                 "left_behind": left_behind,
             },
         )
@@ -254,7 +256,7 @@ def daft_check(case: Case, folder: Path) -> Found:
     lines = (line for path in answer_files(folder) for line in path.read_text().splitlines())
     totals = Totals(counts["requests"], counts["prompt_tokens"], counts["output_tokens"])
     check_totals(case.workload.rows, (json.loads(line)["id"] for line in lines), totals)
-    return Found(counts["cached_tokens"], counts["preemptions"])
+    return Found(counts["cached_tokens"], counts["preemptions"], counts["engine_steps"])
 
 
 KINDS = {
