@@ -9,9 +9,9 @@ Prints a Markdown table at the end; every run is a line in --out. Rules: docs/be
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,6 +22,7 @@ from benchmarks.throughput.lengths import PROCESSOR, RUNNER
 from benchmarks.throughput.limits import is_encoder, kv_bytes, limit_s, read_facts
 from benchmarks.throughput.llm import Llm
 from benchmarks.throughput.ours import Batchwright, engine_arguments_of
+from benchmarks.throughput.peers import Peer, is_there
 from benchmarks.throughput.records import Case, Measured, Record, RunProblem, Workload
 from benchmarks.throughput.report import seconds, table
 from benchmarks.throughput.run_batch import RunBatch
@@ -39,7 +40,8 @@ SYSTEMS = (
     "batchwright", "batchwright-file", "batchwright-prefix", "batchwright-torch",
     "batchwright-torch-padded", "batchwright-3",
     "llm-tuned", "llm-default",
-    "run-batch", "run-batch-tuned", "transformers", "ray", "datatrove",
+    "run-batch", "run-batch-tuned", "transformers", "ray",
+    "datatrove", "datatrove-tuned", "daft", "daft-tuned",
 )  # fmt: skip
 # batchwright as it comes, on torch for embeddings, and with several engines on a card.
 BATCHWRIGHT = {
@@ -48,7 +50,9 @@ BATCHWRIGHT = {
     "batchwright-torch-padded": ("engine.kind=torch", "engine.options.attention=sdpa"),
     "batchwright-3": ("run.engines_per_gpu=3",),
 }
-USUAL = "batchwright,batchwright-file,llm-tuned,llm-default,run-batch,ray,datatrove"
+USUAL = (
+    "batchwright,batchwright-file,llm-tuned,llm-default,run-batch,ray,datatrove-tuned,daft-tuned"
+)
 
 
 class System(Protocol):
@@ -101,6 +105,8 @@ def parse() -> argparse.Namespace:
                         help="LLM's engine serves all its runs (default on a GPU)")  # fmt: skip
     parser.add_argument("--llm-stats", action="store_true", help="count LLM's preemptions too")
     parser.add_argument("--real-weights", action="store_true", help="load the model's weights")
+    parser.add_argument("--peer-python", default=sys.executable, metavar="PATH",
+                        help="Python that has datatrove and daft beside vLLM; else this one")  # fmt: skip
     parser.add_argument("--dir", type=Path, help="where data, runs and logs go; else a new folder")
     parser.add_argument(
         "--out", type=Path, help="raw figures; raw.jsonl in the folder unless given"
@@ -120,7 +126,7 @@ def options_of(texts: list[str]) -> dict[str, Any]:
     return found
 
 
-def make_system(name: str, *, share: bool, stats: bool) -> System:
+def make_system(name: str, *, share: bool, stats: bool, peer_python: str) -> System:
     """The system of this name, or a stand-in that says what is missing."""
     if name in BATCHWRIGHT:
         return Batchwright(name, BATCHWRIGHT[name])
@@ -132,10 +138,10 @@ def make_system(name: str, *, share: bool, stats: bool) -> System:
         return Llm(name, tuned=False, share=share, stats=False, module="encoder_child")
     if name.startswith("run-batch"):
         return RunBatch(name, tuned=name == "run-batch-tuned")
-    module = {"ray": "ray", "datatrove": "datatrove"}[name]
-    if importlib.util.find_spec(module) is None:
-        return NotThere(name, f"not installed: {module}")
-    return NotThere(name, "installed, but this benchmark cannot drive it yet")
+    if name == "ray":
+        return NotThere(name, "not in this table: see benchmarks/ray.py")
+    missing = is_there(name, peer_python)
+    return NotThere(name, missing) if missing else Peer(name, peer_python)
 
 
 class Bench:
@@ -212,7 +218,12 @@ class Bench:
             raise SystemExit(f"no system {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
         plan = schedule.by_system if self.share else schedule.rotated
         turns = plan(self.names, systems, args.repeats)
-        made = {name: make_system(name, share=self.share, stats=args.llm_stats) for name in systems}
+        made = {
+            name: make_system(
+                name, share=self.share, stats=args.llm_stats, peer_python=args.peer_python
+            )
+            for name in systems
+        }
         able = sum(not isinstance(one, NotThere) for one in made.values())
         budget = schedule.Budget(args.budget_s, able if self.share else 1)
         refused = self.pass_over(turns, made, budget)

@@ -51,6 +51,35 @@ def check_answers(rows: Iterable[Row], answers: Iterable[Answer], task: str) -> 
     return cached
 
 
+class Totals(NamedTuple):
+    """What an engine counted over a whole run, for a system that keeps no row's tokens."""
+
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+
+
+def check_totals(rows: Iterable[Row], ids: Iterable[str], totals: Totals) -> None:
+    """The same by sums: no row can have more than its cap, so a right sum means right rows.
+
+    Raises:
+        RunProblem: a row is missing or double, or a sum is another.
+    """
+    wanted = {row.id: row for row in rows}
+    expected = Totals(
+        len(wanted),
+        sum(row.prompt_tokens for row in wanted.values()),
+        sum(row.max_tokens for row in wanted.values()),
+    )
+    for name in ids:
+        if wanted.pop(name, None) is None:
+            raise RunProblem(f"{name} was not asked for, or is there twice")
+    if wanted:
+        raise RunProblem(f"{len(wanted)} rows have no answer, {next(iter(wanted))} for one")
+    if totals != expected:
+        raise RunProblem(f"the engine counted {totals}, not {expected}")
+
+
 def read_answers(
     paths: Iterable[Path], parse: Callable[[dict[str, Any]], Answer]
 ) -> Iterator[Answer]:
@@ -90,4 +119,16 @@ def of_openai_batch(line: dict[str, Any]) -> Answer:
         usage["prompt_tokens"],
         usage["completion_tokens"],
         details.get("cached_tokens"),
+    )
+
+
+def of_datatrove(line: dict[str, Any]) -> Answer:
+    """A document that datatrove wrote."""
+    results = line["metadata"]["rollout_results"]
+    if len(results) != 1:
+        raise RunProblem(f"{line['id']} has {len(results)} answers")
+    usage = results[0]["usage"]
+    details = usage.get("prompt_tokens_details") or {}
+    return Answer(
+        line["id"], usage["prompt_tokens"], usage["completion_tokens"], details.get("cached_tokens")
     )

@@ -57,7 +57,8 @@ class RunBatch:
         )
         assert process.stdout is not None
         ready: list[float] = []
-        reader = threading.Thread(target=keep_log, args=(process.stdout, log, ready), daemon=True)
+        watched = (process.stdout, log, READY, ready)
+        reader = threading.Thread(target=keep_log, args=watched, daemon=True)
         reader.start()
         with Usage(process.pid) as usage:
             code = wait(process, timeout_s)
@@ -106,11 +107,11 @@ def flag(name: str, value: Any) -> list[str]:
     return [f"--{option}", json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
-def keep_log(lines: IO[bytes], log: Path, ready: list[float]) -> None:
-    """Write a log, and note when the line came that says that the engine is up."""
+def keep_log(lines: IO[bytes], log: Path, mark: bytes, ready: list[float]) -> None:
+    """Write a log, and note when the line came that says, by its mark, that the engine is up."""
     with log.open("wb") as file:
         for line in lines:
-            if not ready and READY in line:
+            if not ready and mark in line:
                 ready.append(time.time())
             file.write(line)
 

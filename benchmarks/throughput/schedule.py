@@ -18,12 +18,16 @@ class Turn(NamedTuple):
 
 
 def rotated(workloads: Sequence[str], systems: Sequence[str], repeats: int) -> list[Turn]:
-    """Every repeat begins with another system, so that a drift of the machine hits all alike."""
+    """Every repeat begins with another system, so that a drift of the machine hits all alike.
+
+    The first repeat of each workload keeps the given order: a tuned system is set up like a run
+    of batchwright that has to be there by then.
+    """
     turns = []
     for repeat in range(repeats):
-        for place, workload in enumerate(workloads):
-            shift = (repeat + place) % len(systems)
-            order = [*systems[shift:], *systems[:shift]]
+        shift = repeat % len(systems)
+        order = [*systems[shift:], *systems[:shift]]
+        for workload in workloads:
             turns += [Turn(workload, system, repeat) for system in order]
     return turns
 

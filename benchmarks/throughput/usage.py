@@ -79,6 +79,16 @@ class Usage:
         self.peak_rss_bytes = max(self.peak_rss_bytes, rss)
         self._samples.append((time.time(), self.cpu_by_role()))
 
+    def end_rest(self) -> int:
+        """End what was seen and still runs once its root is gone; returns how many that were.
+
+        A server that outlives its parent is no child of anybody here, so `kill_tree` misses it.
+        """
+        rest = [process for pid, began in self._cpu_s if (process := still(pid, began))]
+        for process in rest:
+            kill_tree(process.pid)
+        return len(rest)
+
     def cpu_by_role(self) -> dict[str, float]:
         """CPU seconds by role since the processes began, as last seen."""
         found: dict[str, float] = {}
@@ -97,6 +107,16 @@ class Usage:
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_EVERY_S):
             self.look()
+
+
+def still(pid: int, began: float) -> psutil.Process | None:
+    """The process of this id and start, if it runs; an id alone may be somebody else's by now."""
+    try:
+        process = psutil.Process(pid)
+        same = process.create_time() == began and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return None
+    return process if same else None
 
 
 def difference(now: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:

@@ -68,6 +68,14 @@ def test_turns_rotate_so_that_every_system_is_first_once() -> None:
     assert [turn.repeat for turn in turns] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
+def test_the_first_repeat_of_each_workload_begins_with_the_system_that_others_are_set_up_like() -> (
+    None
+):
+    turns = rotated(["W1", "W3"], ["batchwright", "llm-tuned"], 2)
+    assert [turn.system for turn in turns[:4]] == ["batchwright", "llm-tuned"] * 2
+    assert [turn.system for turn in turns[4:]] == ["llm-tuned", "batchwright"] * 2
+
+
 def test_turns_by_system_hold_each_run_once() -> None:
     turns = by_system(["W1", "W3"], ["a", "b"], 2)
     assert turns[:4] == [
