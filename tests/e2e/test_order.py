@@ -132,7 +132,8 @@ def test_killed_while_grouping(
     process = start(*options(rows, "prefix", 0.05), "--dir", run_dir)
     wait_for(run_dir, moment)
     kill_all(process)
-    call(*options(rows, "prefix"), "--dir", run_dir)
+    # An engine that takes no time at all may have answered everything before groups are made.
+    call(*options(rows, "prefix", 0.03), "--dir", run_dir)
     proof = call("verify", run_dir)
     assert proof["passed"]
     assert (proof["missing"], proof["duplicates"], proof["rows_in"]) == (0, 0, ROWS)

@@ -98,7 +98,8 @@ def test_a_child_that_still_loads_is_stopped_at_once(make: Children) -> None:
     deadline = time.monotonic() + 20
     while "loading" not in make.log_path.read_text() and time.monotonic() < deadline:
         time.sleep(0.01)
-    (child,) = psutil.Process().children()
+    assert engine._process is not None
+    child = psutil.Process(engine._process.pid)
     began = time.monotonic()
     engine.stop()
     assert not child.is_running()
