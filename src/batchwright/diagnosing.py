@@ -10,7 +10,7 @@ from typing import Any
 from batchwright.arrange import block_size
 from batchwright.config.job import Job
 from batchwright.core.readings import INFER, PREPARE, Reading
-from batchwright.core.records import OrderDecision, Receipt
+from batchwright.core.records import Receipt
 from batchwright.core.tail import find_ends, find_last_row
 from batchwright.diagnose.evidence import (
     AnswerEvidence,
@@ -30,7 +30,8 @@ from batchwright.diagnose.window import (
 from batchwright.engines.fatal_lines import find_fault
 from batchwright.engines.last_log import EngineStart, ended_before, find_starts
 from batchwright.glances import glance_at_answers, glance_at_rows
-from batchwright.rundir import artifacts, layout
+from batchwright.rundir import layout
+from batchwright.rundir.decided import read_decision
 from batchwright.rundir.events import newest_start, read_events
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import Manifest
@@ -166,9 +167,9 @@ def _start_up_s(left: _Left, name: str) -> float | None:
 
 def _order(left: _Left) -> str:
     """In which order most rows ran."""
-    raw = left.storage.read_if_there(layout.ORDER_DECISION)
-    if raw is not None:
-        return artifacts.load(OrderDecision, raw, layout.ORDER_DECISION).order
+    decision = read_decision(left.storage)
+    if decision is not None:
+        return decision.order
     asked = left.job.run.order
     return "file" if asked == "auto" else asked
 

@@ -28,6 +28,7 @@ from batchwright.plan.guard import judge
 from batchwright.plan.pace import AFTER_S, SHORT_S, WHILE_PREPARING_S, arranging_s, rows_meanwhile
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.decided import read_decision
 from batchwright.rundir.events import Events
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import row_numbers
@@ -111,9 +112,7 @@ class Sequencer:
             # Whoever ordered it may have died before it could write this.
             if layout.rejected_batch(batch.sequence).rpartition("/")[2] not in written:
                 write_rejected(self._storage, batch)
-        raw = self._storage.read_if_there(layout.ORDER_DECISION)
-        if raw is not None:
-            self._decision = artifacts.load(OrderDecision, raw, layout.ORDER_DECISION)
+        self._decision = read_decision(self._storage) or self._decision
 
     def _drop_arrangement(self) -> None:
         if self._arrangement is not None:

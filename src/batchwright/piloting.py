@@ -16,7 +16,7 @@ from batchwright.config.job import Job
 from batchwright.core.errors import JobError, TimesLost
 from batchwright.core.pilot import Interval, PilotMeasure, PilotReport, WorkSlice
 from batchwright.core.readings import Reading
-from batchwright.core.records import Chunk, Slice
+from batchwright.core.records import Chunk, OrderDecision, Slice
 from batchwright.core.workload import LengthHistogram
 from batchwright.equipment import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.numbering import PILOT_SEED
@@ -25,6 +25,7 @@ from batchwright.pilot.sample import choose_rows
 from batchwright.pilot.show import in_words
 from batchwright.pilot.slices import slices_of_rows
 from batchwright.rundir import layout
+from batchwright.rundir.decided import read_decision
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import ordered_receipt, prompt_lengths
 from batchwright.rundir.readings import gpu_of, worker_readings
@@ -98,6 +99,7 @@ def pilot_report(
         # An endpoint's cards are not ours to count.
         gpus=0 if job.engine.kind == "openai" else replicas * gpus_per_replica(manifest, job),
         usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
+        cached_share=cached_share_of_job(read_decision(storage)),
     )
     report = replace(
         report, outputs=output_histogram(measure), accepted_share=answered.accepted_share
@@ -113,6 +115,19 @@ def _from_the_start(report: PilotReport, measure: PilotMeasure) -> PilotReport:
     )
     left = round(report.rows_total * mid / max(1e-9, report.hours.estimate))
     return replace(report, rows_left=left, hours_left=Interval(low, mid, high))
+
+
+def cached_share_of_job(decision: OrderDecision | None) -> float | None:
+    """Share of the prompt tokens that the cache will save, by what was found for the order.
+
+    The pilot's own rows are drawn from all over the input, so few of them share a document.
+
+    Returns:
+        None where no order was decided, or the cache is not known: then the pilot's own tells.
+    """
+    if decision is None or decision.cache_tokens is None:
+        return None
+    return decision.hit_rate_best if decision.order == "prefix" else decision.hit_rate_file
 
 
 def output_histogram(measure: PilotMeasure) -> LengthHistogram:

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-import orjson
-
 from batchwright.config.job import Job
 from batchwright.core.latency import add_up, quantile_s
 from batchwright.core.losses import EngineTime
@@ -32,6 +30,7 @@ from batchwright.progress import expected_rows, with_engines
 from batchwright.reported_rows import row_lengths
 from batchwright.reported_time import MOST_READINGS, Watched, WorkDone, charts, time_balance
 from batchwright.rundir import layout
+from batchwright.rundir.decided import read_decision
 from batchwright.rundir.events import newest_start, read_events
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import Manifest
@@ -281,9 +280,8 @@ def _slow_rows(receipts: Iterable[Receipt]) -> tuple[tuple[int, float], ...]:
 
 def _best_cached_share(storage: Storage) -> float | None:
     """By the decision on the order, if one was made."""
-    raw = storage.read_if_there(layout.ORDER_DECISION)
-    share = None if raw is None else orjson.loads(raw).get("hit_rate_best")
-    return None if share is None else float(share)
+    decision = read_decision(storage)
+    return None if decision is None else decision.hit_rate_best
 
 
 def changed_settings(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,8 +173,9 @@ def living_nodes(ray: Any) -> list[Node]:
 
 def draining_nodes(ray: Any) -> frozenset[str]:
     """Ids of the nodes that will be taken away soon, as far as Ray was given notice."""
-    # Ray's own libraries ask for it there; no public call tells it.
-    return frozenset(ray._private.state.state.get_draining_nodes())
+    # Ray's own libraries ask for it there; no public call tells it, so a later Ray may not have it.
+    ask = getattr(ray._private.state.state, "get_draining_nodes", dict)
+    return frozenset(ask())
 
 
 def node_here() -> str:
