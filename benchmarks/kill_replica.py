@@ -58,7 +58,11 @@ def kill_one(folder: Path, at_rows: int, process: subprocess.Popen[bytes]) -> st
         if committed(folder) >= at_rows:
             for beat in sorted((folder / "workers").glob("infer-*.json")):
                 worker = json.loads(beat.read_bytes())
-                if worker.get("phase") == "running" and not worker.get("ended"):
+                if (
+                    worker.get("role") == "infer"
+                    and worker.get("phase") == "running"
+                    and not worker.get("ended")
+                ):
                     tree = psutil.Process(worker["pid"])
                     for one in [*tree.children(recursive=True), tree]:
                         os.kill(one.pid, signal.SIGKILL)

@@ -72,7 +72,8 @@ def results(run_dir: Path) -> dict[int, tuple[Any, ...]]:
 def workers(run_dir: Path) -> list[dict[str, Any]]:
     storage = Storage(run_dir)
     found = [json.loads(storage.read(f"workers/{name}")) for name in storage.names("workers")]
-    return [one for one in found if one.get("phase") == "running" and not one.get("ended")]
+    engines = [one for one in found if one.get("role") == "infer" and not one.get("ended")]
+    return [one for one in engines if one.get("phase") == "running"]
 
 
 def wait_until(reached: Any, timeout_s: float = 60.0) -> Any:
