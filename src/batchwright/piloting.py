@@ -96,8 +96,7 @@ def pilot_report(
         rows_left=rows_total - in_pilot if alone else rows_total,
         sample=choose_rows(lengths, manifest.pilot_rows, PILOT_SEED),
         replicas=replicas,
-        # An endpoint's cards are not ours to count.
-        gpus=0 if job.engine.kind == "openai" else replicas * gpus_per_replica(manifest, job),
+        gpus=_num_gpus(manifest, job),
         usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
         cached_share=cached_share_of_job(read_decision(storage)),
     )
@@ -105,6 +104,13 @@ def pilot_report(
         report, outputs=output_histogram(measure), accepted_share=answered.accepted_share
     )
     return report if alone else _from_the_start(report, measure)
+
+
+def _num_gpus(manifest: Manifest, job: Job) -> int:
+    """Of all replicas; an endpoint's cards are not ours to count."""
+    if job.engine.kind == "openai":
+        return 0
+    return num_replicas(manifest, job) * gpus_per_replica(manifest, job)
 
 
 def _from_the_start(report: PilotReport, measure: PilotMeasure) -> PilotReport:
