@@ -15,8 +15,6 @@ from batchwright.plan.speculation import TRADE
 GIVEN = "given by the user"
 LOOKED_AT = frozenset({"speculative_config", "quantization", "enable_lora", "max_loras",
                        "max_lora_rank"})  # fmt: skip
-# Rows kept waiting inside the engine, so that no step lacks one.
-QUEUED = 64
 # Host to GPU over PCIe 5.0 x16, bytes/s reached (NVIDIA H100 datasheet: 128 GB/s both ways).
 HOST_LINK_BYTES_S = 55e9
 
@@ -144,6 +142,7 @@ def _rows(
     what_if: Mapping[str, tuple[int, float]],
 ) -> dict[str, Setting]:
     rows = best.sizes.max_num_seqs
+    queued = max(16, rows // 4)  # as the feeder has it: `engines.flow.ahead_of`
     held = int(best.rows_in_cache)
     more = ""
     if rows > held:
@@ -172,8 +171,8 @@ def _rows(
             ((max(1, rows // 2), f"{rate:,.1f} rows/s instead of {best.rows_per_s:,.1f}"),),
         ),
         "in_flight": Setting(
-            rows + QUEUED,
-            f"{rows:,} rows that run and {QUEUED} that wait inside the engine, so that no step "
+            rows + queued,
+            f"{rows:,} rows that run and {queued:,} that wait inside the engine, so that no step "
             "lacks one",
             "max_num_seqs",
         ),
