@@ -37,8 +37,8 @@ from batchwright.plan.gpus import find_gpu
 RUN_TIMEOUT_S = 1800.0
 CPU_POOL_BYTES = 512 << 20
 SYSTEMS = (
-    "batchwright", "batchwright-file", "batchwright-prefix", "batchwright-torch",
-    "batchwright-torch-padded", "batchwright-3",
+    "batchwright", "batchwright-file", "batchwright-prefix", "batchwright-longest",
+    "batchwright-torch", "batchwright-torch-padded", "batchwright-3",
     "llm-tuned", "llm-default",
     "run-batch", "run-batch-tuned", "transformers", "ray",
     "datatrove", "datatrove-tuned", "daft", "daft-tuned",

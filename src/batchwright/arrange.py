@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from batchwright.core.records import OrderBatch, OrderDecision, Slice
 from batchwright.plan.blend import (
@@ -23,8 +24,8 @@ from batchwright.plan.blend import (
 )
 from batchwright.plan.chunks import LARGEST_CHUNK, count_rows, plan_chunks
 from batchwright.plan.gate import UNKNOWN_CACHE, Known, Outlook, cache_for_prompts, decide
-from batchwright.profile.blocks import adapters_apart, block_signatures
-from batchwright.profile.keys import length_keys, prefix_keys, shared_blocks
+from batchwright.profile.blocks import Signatures, adapters_apart, block_signatures
+from batchwright.profile.keys import length_keys, longest_keys, prefix_keys, shared_blocks
 from batchwright.profile.prefixes import PrefixTally
 from batchwright.profile.signs import extras_column, flat_lists
 from batchwright.rundir import layout
@@ -56,7 +57,7 @@ class Arrangement:
     Args:
         storage: of the run.
         waiting: the rows, in file order.
-        by: `prefix`, or `length`.
+        by: `prefix`, `length` or `longest`.
         block_size: tokens of an engine block.
     """
 
@@ -92,13 +93,19 @@ class Arrangement:
                 apart = adapters_apart(extras_column(batch))
                 signatures = block_signatures(ids, offsets, self._block_size, apart)
                 self._tally.add(signatures, lengths)
-                by_prefix = self._by == "prefix"
-                keys.add(
-                    prefix_keys(signatures) if by_prefix else length_keys(lengths), lengths, caps
-                )
+                keys.add(self._keys_of(signatures, lengths, caps), lengths, caps)
                 self._prompt_tokens += int(lengths.sum())
                 self._cap_tokens += int(caps.sum())
                 yield
+
+    def _keys_of(
+        self, signatures: Signatures, lengths: npt.NDArray[np.int32], caps: npt.NDArray[np.int32]
+    ) -> pa.LargeBinaryArray:
+        if self._by == "prefix":
+            return prefix_keys(signatures)
+        if self._by == "longest":
+            return longest_keys(caps, self._keys.rows)
+        return length_keys(lengths)
 
     def decide(self, asked: str, known: Known) -> OrderDecision:
         """Whether to group the rows that were looked at; what the job file asks for is done."""
@@ -187,7 +194,7 @@ class Arrangement:
         units = gather_units(
             Units(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
         )
-        # In order of length a row's neighbours are alike on purpose: nothing is blended.
+        # By length a row's neighbours are alike on purpose: nothing is blended.
         order = np.arange(len(units.rows))
         if self._by == "prefix":
             order = blend(units, _quantile(table["cap"], LONG_QUANTILE))

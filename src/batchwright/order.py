@@ -41,6 +41,9 @@ PARTS_PER_BATCH = 16
 # A job of fewer pilots than this has none: it would be over before the estimate is worth anything.
 PILOTS_IN_JOB = 4
 
+# Orders by the length of prompts, and of answers.
+BY_LENGTH = ("length", "longest")
+
 _NOTHING = Numbered((), ())
 
 DISK_HINT = "Grouped rows are written a second time: is there room on the disk?"
@@ -183,7 +186,7 @@ class Sequencer:
             if order == "auto" and not self._watcher.may_decide():
                 rows = count_rows(self._at.waiting)
                 return self._settle(OrderDecision(order, "file", UNKNOWN_CACHE, rows, 0, 0))
-            by = "length" if order == "length" else "prefix"
+            by = order if order in BY_LENGTH else "prefix"
             self._arrangement = Arrangement(
                 self._storage, self._at.waiting, by, block_size(self._manifest)
             )
@@ -254,10 +257,13 @@ class Sequencer:
         return self._write(after, [], order=self._decision.order, carried=0)
 
     def _go_on_grouped(self) -> bool:
-        """Grouped rows come in stretches until the guard has seen that they are not slower."""
+        """Grouped rows come in stretches until the guard has seen that they are not slower.
+
+        Long answers are slower to make, token by token: where they come first no rates compare.
+        """
         assert self._decision is not None
         ahead: Ahead | None = None
-        if self._watcher.somebody_runs():
+        if self._decision.order != "longest" and self._watcher.somebody_runs():
             verdict = judge(self._watcher.rates())
             if verdict == "back":
                 return self._go_back()

@@ -105,7 +105,7 @@ def test_rows_that_share_run_together_and_results_are_the_same(
     assert hit_rate(run_dir) > 0.6
 
 
-@pytest.mark.parametrize("order", ["auto", "length"])
+@pytest.mark.parametrize("order", ["auto", "length", "longest"])
 def test_every_order_gives_the_same_results(
     rows: Path, in_file_order: Path, tmp_path: Path, order: str
 ) -> None:

@@ -100,6 +100,18 @@ def test_order_by_length_puts_long_prompts_first(tmp_path: Path) -> None:
     assert all(b <= 1.11 * a + 1 for a, b in itertools.pairwise(lengths))
 
 
+def test_rows_with_the_largest_caps_come_first(tmp_path: Path) -> None:
+    caps = [2 + 40 * row for row in range(120)]
+    rows = [{"prompt": f"row {cap}", "max_tokens": cap} for cap in caps]
+    run = small_run(tmp_path, rows)
+    run.prepare()
+    numbers = grouped_rows(run, looked(run, "longest"), waiting(run))
+    ordered = [caps[row] for row in numbers]
+    assert sorted(numbers) == list(range(120))
+    assert all(b < 1.42 * a for a, b in itertools.pairwise(ordered))
+    assert ordered != sorted(ordered, reverse=True), "an engine would get the longest of all"
+
+
 def test_a_small_cache_makes_groups_worth_it_and_a_large_one_does_not(run: SmallRun) -> None:
     found = looked(run)
     small = found.decide("auto", Known(kv_tokens=600, mean_output=8.0))
@@ -118,7 +130,7 @@ def test_without_the_size_of_the_cache_rows_run_in_file_order(run: SmallRun) -> 
     assert "not known" in decision.reason
 
 
-@pytest.mark.parametrize("asked", ["prefix", "length"])
+@pytest.mark.parametrize("asked", ["prefix", "length", "longest"])
 def test_what_the_job_file_asks_for_is_done(run: SmallRun, asked: str) -> None:
     assert looked(run).decide(asked, Known(10**6)).order == asked
 

@@ -237,7 +237,7 @@ def test_file_order_is_cut_at_once(tmp_path: Path) -> None:
     assert len(run.batches()) == 1
 
 
-@pytest.mark.parametrize("order", ["prefix", "length"])
+@pytest.mark.parametrize("order", ["prefix", "length", "longest"])
 def test_an_order_that_is_asked_for_needs_no_engine(tmp_path: Path, order: str) -> None:
     run = begin(tmp_path, order)
     assert run.order().finished

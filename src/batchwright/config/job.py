@@ -140,10 +140,10 @@ class Run(Section):
     pilot_rows: Annotated[int, Field(ge=0, le=1_000_000)] = 1000
     """Rows of a pilot, chosen over all prompt lengths. A run of at least four times as many begins
     with them and then tells its hours; 0 for none."""
-    order: Literal["auto", "file", "prefix", "length"] = "auto"
-    """In which order rows run: as in the input, grouped by shared prefix, or by prompt length.
-    `auto`: grouped where that saves time by the plan's arithmetic. The results are in input order
-    either way."""
+    order: Literal["auto", "file", "prefix", "length", "longest"] = "auto"
+    """In which order rows run: as in the input, grouped by shared prefix, by prompt length, or those
+    with the largest `max_tokens` first (`longest`). `auto`: grouped by prefix where that saves time
+    by the plan's arithmetic, else as in the input. The results are in input order either way."""
     repeat_once: bool = False
     """Compute rows with the same prompt and the same greedy sampling once, and copy the answer."""
     chunk_rows: Annotated[int | None, Field(ge=1, le=1_000_000)] = None

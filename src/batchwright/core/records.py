@@ -276,7 +276,7 @@ class OrderBatch:
         last: no batch follows.
         replaces: for each chunk of a retry, the failures that its rows had before, by code.
         pilot_chunks: so many of the first chunks are the pilot.
-        order: of the rows in its chunks: `file`, `prefix` or `length`.
+        order: of the rows in its chunks: `file`, `prefix`, `length` or `longest`.
     """
 
     generation: int
@@ -304,7 +304,7 @@ class OrderDecision:
 
     Attributes:
         asked: `run.order` of the job file.
-        order: `file`, `prefix` or `length`.
+        order: `file`, `prefix`, `length` or `longest`.
         reason: in words.
         rows: that the figures are about.
         prompt_tokens: of these rows.

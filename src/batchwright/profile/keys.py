@@ -14,6 +14,12 @@ KEY_BYTES = 2
 # Prompt lengths in one bucket differ by less than this factor.
 BUCKET_FACTOR = 1.1
 
+# Output caps in one bucket differ by less than this factor.
+CAP_FACTOR = 2**0.5
+
+# 2^64 by the golden ratio: its multiples are spread evenly (Knuth, vol. 3, 6.4).
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
 
 def prefix_keys(signatures: Signatures) -> pa.LargeBinaryArray:
     """Two bytes of the signature of each block: their order is that of the tree of prefixes."""
@@ -34,6 +40,26 @@ def length_keys(lengths: npt.NDArray[np.integer]) -> pa.LargeBinaryArray:
         pa.large_binary(),
         len(lengths),
         [None, pa.py_buffer(offsets), pa.py_buffer(heads.tobytes())],
+    )
+
+
+def longest_keys(caps: npt.NDArray[np.integer], first_row: int) -> pa.LargeBinaryArray:
+    """Buckets of output caps, the largest first, and no order within a bucket.
+
+    A file that is sorted by length would give one engine the longest rows of all otherwise.
+
+    Args:
+        caps: `max_tokens` of each row, shape (rows,).
+        first_row: number of the first of them: the same rows always get the same keys.
+    """
+    buckets = np.floor(np.log(np.maximum(caps, 1)) / np.log(CAP_FACTOR))
+    numbers = np.arange(first_row, first_row + len(caps), dtype=np.uint64)
+    words = np.empty((len(caps), 2), dtype=">u2")
+    words[:, 0] = 0xFFFF - buckets
+    words[:, 1] = (numbers * _GOLDEN) >> np.uint64(48)
+    offsets = np.arange(len(caps) + 1, dtype=np.int64) * words.itemsize * 2
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(caps), [None, pa.py_buffer(offsets), pa.py_buffer(words.tobytes())]
     )
 
 

@@ -7,7 +7,13 @@ import pyarrow as pa
 import pytest
 
 from batchwright.profile.blocks import block_signatures
-from batchwright.profile.keys import KEY_BYTES, length_keys, prefix_keys, shared_blocks
+from batchwright.profile.keys import (
+    KEY_BYTES,
+    length_keys,
+    longest_keys,
+    prefix_keys,
+    shared_blocks,
+)
 
 BLOCK = 4
 
@@ -59,3 +65,20 @@ def test_lengths_are_in_buckets_with_the_longest_first() -> None:
     order = sorted(range(6), key=lambda row: keys[row])
     assert lengths[order][:2].tolist() == [4000, 120]
     assert keys[0] == keys[5]
+
+
+def test_the_largest_caps_come_first_and_are_in_no_order_among_themselves() -> None:
+    caps = np.array([10, *range(4101, 4301), 300, 10])
+    keys = longest_keys(caps, 0).to_pylist()
+    order = sorted(range(len(caps)), key=lambda row: keys[row])
+    assert set(order[:200]) == set(range(1, 201))
+    assert order[200] == 201
+    halves = [sum(row > 100 for row in order[start : start + 100]) for start in (0, 100)]
+    assert all(40 < half < 60 for half in halves), "each half has its share of the file's end"
+
+
+def test_keys_by_cap_do_not_depend_on_the_pieces() -> None:
+    caps = np.arange(1, 101)
+    whole = longest_keys(caps, 0).to_pylist()
+    pieces = [*longest_keys(caps[:33], 0).to_pylist(), *longest_keys(caps[33:], 33).to_pylist()]
+    assert whole == pieces
