@@ -30,7 +30,6 @@ from batchwright.profile.prefixes import PrefixTally
 from batchwright.profile.signs import extras_column, flat_lists
 from batchwright.rundir import layout
 from batchwright.rundir.key_sort import SORTED_ROWS, KeyFile
-from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import record_batches
 from batchwright.rundir.regroup import Regrouper
 from batchwright.rundir.storage import Storage
@@ -226,12 +225,6 @@ def remove_leftovers(storage: Storage, batches: Sequence[OrderBatch]) -> None:
             storage.delete(path)
     for left in storage.local_folder(layout.PREPARED).glob(f"{SCRATCH}*"):
         shutil.rmtree(left, ignore_errors=True)
-
-
-def block_size(manifest: Manifest) -> int:
-    """Tokens of a block of the job's engine."""
-    asked = manifest.job["engine"]["options"].get("block_size")
-    return asked if isinstance(asked, int) and asked > 0 else manifest.block_size
 
 
 def _units(rows: npt.NDArray[Any], first_row: int, common: int, largest: int) -> Units:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from batchwright.arrange import block_size
 from batchwright.config.job import Job
 from batchwright.core.readings import INFER, PREPARE, Reading
 from batchwright.core.records import Receipt
@@ -34,7 +33,7 @@ from batchwright.rundir import layout
 from batchwright.rundir.decided import read_decision
 from batchwright.rundir.events import newest_start, read_events
 from batchwright.rundir.ledger import Roster
-from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.manifest import Manifest, block_size
 from batchwright.rundir.readings import read_readings
 from batchwright.rundir.state import Counts, RunState, read_state
 from batchwright.rundir.storage import Storage

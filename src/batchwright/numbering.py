@@ -1,4 +1,4 @@
-"""Number the rows of prepared parts, reject repeated ids, and choose the pilot's rows."""
+"""Number the rows of prepared parts, and reject repeated ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import orjson
 import pyarrow as pa
 
 from batchwright.core.records import (
-    Chunk,
     Duplicate,
     OrderBatch,
     OrderedPart,
@@ -18,22 +17,17 @@ from batchwright.core.records import (
     Slice,
     Split,
 )
-from batchwright.pilot.sample import choose_rows
-from batchwright.plan.chunks import cut_chunks, divide, valid_slices
+from batchwright.plan.chunks import valid_slices
 from batchwright.plan.seen import SeenIds
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import (
     ordered_receipt,
     prepared_receipt,
-    prompt_lengths,
     read_columns,
 )
 from batchwright.rundir.rejected import rejected_tables
 from batchwright.rundir.storage import Storage
-
-PILOT_SEED = 0
-PILOT_CHUNK_ROWS = 250
 
 
 @dataclass(slots=True)
@@ -187,18 +181,6 @@ class Numbering:
             Duplicate(file, int(usable[index]), int(usable[index]) + first_row, of_row)
             for index, of_row in self._seen.add(ids, usable + first_row)
         ]
-
-
-def choose_pilot(
-    storage: Storage, waiting: list[Slice], rows: int
-) -> tuple[list[Chunk], list[Slice]]:
-    """Rows of every prompt length, as the first chunks; and the rows that are left."""
-    lengths = prompt_lengths(storage, waiting)
-    chosen = np.zeros(len(lengths), dtype=bool)
-    chosen[choose_rows(lengths, rows, PILOT_SEED).rows] = True
-    picked, others = divide(waiting, chosen)
-    chunks, _ = cut_chunks(picked, 0, PILOT_CHUNK_ROWS, last=True)
-    return chunks, others
 
 
 def write_rejected(storage: Storage, batch: OrderBatch) -> None:

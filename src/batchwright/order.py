@@ -12,10 +12,11 @@ from dataclasses import asdict
 
 import numpy as np
 
-from batchwright.arrange import Arrangement, block_size, remove_leftovers
+from batchwright.arrange import Arrangement, remove_leftovers
 from batchwright.core.errors import StorageError
 from batchwright.core.records import Chunk, OrderBatch, OrderDecision, PreparedReceipt, Slice
-from batchwright.numbering import Numbered, Numbering, Position, choose_pilot, write_rejected
+from batchwright.numbering import Numbered, Numbering, Position, write_rejected
+from batchwright.pilot_rows import choose_pilot
 from batchwright.plan.chunks import (
     Ahead,
     count_rows,
@@ -30,7 +31,7 @@ from batchwright.rundir import artifacts, layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.decided import read_decision
 from batchwright.rundir.events import Events
-from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.manifest import Manifest, block_size
 from batchwright.rundir.prepared import row_numbers
 from batchwright.rundir.state import last_rows
 from batchwright.rundir.storage import Storage
@@ -133,9 +134,7 @@ class Sequencer:
         complete = self._numbering.is_complete(after)
         pilot: list[Chunk] = []
         if self._begins_with_pilot and not self._is_small(after, complete=complete):
-            pilot, after.waiting = choose_pilot(
-                self._storage, after.waiting, self._manifest.pilot_rows
-            )
+            pilot, after.waiting = choose_pilot(self._storage, self._manifest, after.waiting)
         ahead: Ahead | None = None
         if self._asked != "file":
             chunks, rows = self._watcher.missing(WHILE_PREPARING_S)

@@ -19,9 +19,8 @@ from batchwright.core.readings import Reading
 from batchwright.core.records import Chunk, OrderDecision, Slice
 from batchwright.core.workload import LengthHistogram
 from batchwright.equipment import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
-from batchwright.numbering import PILOT_SEED
 from batchwright.pilot.estimate import estimate
-from batchwright.pilot.sample import choose_rows
+from batchwright.pilot.sample import weigh
 from batchwright.pilot.show import in_words
 from batchwright.pilot.slices import slices_of_rows
 from batchwright.rundir import layout
@@ -94,7 +93,7 @@ def pilot_report(
         mean_prompt(storage, state),
         rows_total=rows_total,
         rows_left=rows_total - in_pilot if alone else rows_total,
-        sample=choose_rows(lengths, manifest.pilot_rows, PILOT_SEED),
+        sample=weigh(lengths, _chosen(state, rows), manifest.pilot_rows),
         replicas=replicas,
         gpus=_num_gpus(manifest, job),
         usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
@@ -181,6 +180,14 @@ def rows_of_pool(
     rows = np.concatenate([np.empty(0, np.int64), *numbers])
     order = np.argsort(rows)
     return rows[order], lengths[order]
+
+
+def _chosen(state: RunState, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Places of the pilot's rows among those that it was chosen from."""
+    pieces = [piece for chunk in state.pilot for piece in chunk.slices]
+    numbers = [np.arange(one.start, one.stop) + one.first_row for one in pieces]
+    chosen = np.sort(np.concatenate([np.empty(0, np.int64), *numbers]))
+    return np.searchsorted(rows, chosen)
 
 
 def _read_answers(storage: Storage, state: RunState) -> _Answered:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from batchwright.core.pilot import PilotMeasure
 from batchwright.pilot.estimate import estimate
-from batchwright.pilot.sample import choose_rows
 from batchwright.pilot.slices import slices_of_rows
 from batchwright.pilot.totals import Strata, weighted_quantile
+from tests.unit.pilot.simulated import drawn
 
 lengths = st.lists(st.integers(0, 10**6), max_size=300).map(lambda x: np.array(x, dtype=np.int64))
 
@@ -18,7 +18,7 @@ lengths = st.lists(st.integers(0, 10**6), max_size=300).map(lambda x: np.array(x
 def test_a_sample_has_the_rows_wanted_once_each_and_stands_for_all(
     values: np.ndarray, wanted: int, seed: int
 ) -> None:
-    sample = choose_rows(values, wanted, seed)
+    sample = drawn(values, wanted, seed)
     assert len(sample.rows) == min(wanted, len(values))
     assert (np.diff(sample.rows) > 0).all()
     assert (sample.weights >= 1).all()
@@ -45,7 +45,7 @@ def test_with_equal_weights_the_quantile_is_numpys(values: np.ndarray, share: fl
 def test_a_total_of_a_sample_is_never_less_than_what_was_seen(
     values: np.ndarray, wanted: int
 ) -> None:
-    sample = choose_rows(values, wanted, 0)
+    sample = drawn(values, wanted, 0)
     seen = values[sample.rows].astype(float)
     strata = Strata(sample.strata, sample.weights)
     draws = strata.draws(seen, 20, np.random.default_rng(0))
@@ -65,7 +65,7 @@ def test_any_measure_gives_a_finite_report_with_its_estimate_inside(
     pairs: list[tuple[int, int]], places: int, step_s: float, replicas: int, kept: bool
 ) -> None:
     prompts, outputs = np.array(pairs).T
-    sample = choose_rows(np.tile(prompts, 3), len(prompts), 0)
+    sample = drawn(np.tile(prompts, 3), len(prompts), 0)
     mine = np.tile(prompts, 3)[sample.rows]
     ended = np.cumsum(np.maximum(1, outputs)).astype(float)
     readings = np.column_stack([np.unique(ended) * step_s, np.unique(ended)])

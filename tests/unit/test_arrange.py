@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from batchwright.arrange import SCRATCH, Arrangement, block_size, remove_leftovers
+from batchwright.arrange import SCRATCH, Arrangement, remove_leftovers
 from batchwright.core.records import Chunk, OrderBatch, Slice
 from batchwright.plan.gate import Known
 from batchwright.rundir import layout
+from batchwright.rundir.manifest import block_size
 from batchwright.rundir.prepared import row_numbers
 from tests.unit.rundir.small_runs import SmallRun, small_run
 

@@ -12,6 +12,8 @@ FEWEST_PER_BAND = 4
 # One in so many rows of the pilot is one of the longest prompts of the job.
 LONGEST_SHARE = 50
 
+Ints = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -23,12 +25,14 @@ class Sample:
         strata: band of each row, ascending with prompt length, int64[n].
     """
 
-    rows: npt.NDArray[np.int64]
+    rows: Ints
     weights: npt.NDArray[np.float64]
-    strata: npt.NDArray[np.int64]
+    strata: Ints
 
 
-def choose_rows(lengths: npt.NDArray[np.integer], wanted: int, seed: int) -> Sample:
+def choose_rows(
+    lengths: npt.NDArray[np.integer], wanted: int, seed: int, groups: Ints | None = None
+) -> Ints:
     """A stratified sample without replacement; the same arguments give the same rows.
 
     The rows are ranked by prompt length (rows of equal length by position, so that a band of them
@@ -39,29 +43,83 @@ def choose_rows(lengths: npt.NDArray[np.integer], wanted: int, seed: int) -> Sam
         lengths: prompt tokens of every row that will run, int[rows].
         wanted: rows of the pilot; all rows are taken when there are not more.
         seed: of the draw.
+        groups: a number for each row, the same for rows that share a beginning: these come
+            together, by their mean length. None where rows are drawn one by one.
+
+    Returns:
+        Row indexes, ascending.
     """
     count = len(lengths)
     wanted = max(0, wanted)
     if wanted >= count:
-        whole = np.arange(count, dtype=np.int64)
-        return Sample(whole, np.ones(count), np.zeros(count, dtype=np.int64))
-    ranked = np.argsort(lengths, kind="stable").astype(np.int64)
-    longest = wanted // LONGEST_SHARE
-    bands = np.array_split(ranked[: count - longest], _num_bands(wanted - longest))
+        return np.arange(count, dtype=np.int64)
+    if groups is None:
+        groups = np.arange(count)
+    ranked, longest = _ranked(lengths, wanted)
+    rest = ranked[: count - longest]
+    if len(rest) and int(groups.max()) + 1 < count:
+        rest = rest[np.lexsort((rest, groups[rest], _mean_lengths(lengths, groups)[rest]))]
+    bands = np.array_split(rest, _num_bands(wanted - longest))
     generator = np.random.default_rng(seed)
     quotas = _shares([len(band) for band in bands], wanted - longest)
     drawn = [
-        generator.choice(band, quota, replace=False, shuffle=False)
+        _draw(band, groups[band], quota, generator)
         for band, quota in zip(bands, quotas, strict=True)
     ]
-    drawn.append(ranked[count - longest :])
+    return np.sort(np.concatenate([*drawn, ranked[count - longest :]]))
+
+
+def weigh(lengths: npt.NDArray[np.integer], rows: Ints, wanted: int) -> Sample:
+    """The rows of a pilot, with the bands of prompt length that they stand for.
+
+    It needs no knowledge of how they were drawn, but that the longest are among them.
+
+    Args:
+        lengths: prompt tokens of every row that could be drawn, int[rows].
+        rows: indexes of those that were, ascending.
+        wanted: rows that the pilot was to have.
+    """
+    count = len(lengths)
+    if len(rows) >= count or not len(rows):
+        return Sample(rows, np.ones(len(rows)), np.zeros(len(rows), dtype=np.int64))
+    ranked, longest = _ranked(lengths, wanted)
+    bands = np.array_split(np.arange(count - longest), _num_bands(wanted - longest))
     sizes = np.array([*(len(band) for band in bands), longest])
-    taken = np.array([len(rows) for rows in drawn])
-    strata = np.repeat(np.arange(len(drawn)), taken)
-    rows = np.concatenate(drawn)
-    order = np.argsort(rows)
-    weights = (sizes / np.maximum(1, taken))[strata]
-    return Sample(rows[order], weights[order], strata[order].astype(np.int64))
+    band_at = np.repeat(np.arange(len(sizes)), sizes)
+    of_row = np.empty(count, dtype=np.int64)
+    of_row[ranked] = band_at
+    taken = np.bincount(of_row[rows], minlength=len(sizes))
+    into = _nearest_filled(taken)
+    sizes = np.bincount(into, sizes, minlength=len(sizes))
+    strata = of_row[rows]
+    return Sample(rows, (sizes / np.maximum(1, taken))[strata], strata)
+
+
+def _nearest_filled(taken: Ints) -> Ints:
+    """For each band the band whose rows stand for it: its own, or the nearest with any."""
+    filled = np.flatnonzero(taken)
+    away = np.abs(np.arange(len(taken))[:, None] - filled[None, :])
+    return np.asarray(filled[np.argmin(away, axis=1)])
+
+
+def _ranked(lengths: npt.NDArray[np.integer], wanted: int) -> tuple[Ints, int]:
+    """Row indexes by length, and how many of the last are the longest, which are taken whole."""
+    return np.argsort(lengths, kind="stable").astype(np.int64), wanted // LONGEST_SHARE
+
+
+def _mean_lengths(lengths: npt.NDArray[np.integer], groups: Ints) -> npt.NDArray[np.float64]:
+    """Of the group of each row."""
+    means = np.bincount(groups, lengths) / np.maximum(1, np.bincount(groups))
+    return np.asarray(means[groups])
+
+
+def _draw(band: Ints, groups: Ints, quota: int, generator: np.random.Generator) -> Ints:
+    """So many rows of a band, whole groups but for the last."""
+    _, of_row = np.unique(groups, return_inverse=True)
+    if not len(band) or int(of_row.max()) + 1 == len(band):
+        return np.asarray(generator.choice(band, quota, replace=False, shuffle=False))
+    turn = generator.permutation(int(of_row.max()) + 1)
+    return np.asarray(band[np.argsort(turn[of_row], kind="stable")[:quota]])
 
 
 def _num_bands(wanted: int) -> int:

@@ -68,6 +68,12 @@ class Manifest:
         return schema.field(0).type
 
 
+def block_size(manifest: Manifest) -> int:
+    """Tokens of a block of the cache of the job's engine."""
+    asked = manifest.job["engine"]["options"].get("block_size")
+    return asked if isinstance(asked, int) and asked > 0 else manifest.block_size
+
+
 # What prepared parts were made by: another version might cut or read the same input otherwise.
 _FIRST_MADE = (
     "files", "splits", "format", "input_type", "id_column", "chat", "max_model_len",

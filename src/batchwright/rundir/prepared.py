@@ -186,6 +186,22 @@ def read_slices(
     storage: Storage, slices: Sequence[Slice]
 ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     """The prepared rows of a chunk and their row numbers, in the chunk's order."""
+    # Each part is read once, from its start to its end; a pilot's rows are in another order.
+    by_place = sorted(range(len(slices)), key=lambda n: (slices[n].part, slices[n].start))
+    table, numbers = _read_in_order(storage, [slices[n] for n in by_place])
+    if by_place == list(range(len(slices))):
+        return table, numbers
+    sizes = np.array([slices[n].stop - slices[n].start for n in by_place])
+    firsts = dict(zip(by_place, (np.cumsum(sizes) - sizes).tolist(), strict=True))
+    places = np.concatenate(
+        [firsts[n] + np.arange(one.stop - one.start) for n, one in enumerate(slices)]
+    )
+    return table.take(pa.array(places)), numbers[places]
+
+
+def _read_in_order(
+    storage: Storage, slices: Sequence[Slice]
+) -> tuple[pa.Table, npt.NDArray[np.int64]]:
     tables: list[pa.Table] = []
     numbers: list[npt.NDArray[np.int64]] = []
     opened: dict[str, _Part] = {}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from batchwright.core.pilot import PilotMeasure, PilotReport
 from batchwright.core.workload import LengthHistogram
 from batchwright.pilot.estimate import estimate
-from batchwright.pilot.sample import choose_rows
+from batchwright.pilot.sample import Sample, choose_rows, weigh
 from batchwright.pilot.slices import slices_of_rows
 
 START_UP_S = 30.0
@@ -145,6 +145,13 @@ def histogram(lengths: Array) -> LengthHistogram:
     return LengthHistogram(tuple(values.tolist()), tuple(counts.tolist()))
 
 
+def drawn(
+    lengths: npt.NDArray[np.integer], wanted: int, seed: int, groups: npt.NDArray[np.int64] | None = None
+) -> Sample:  # fmt: skip
+    """A pilot's rows, and what they stand for."""
+    return weigh(lengths, choose_rows(lengths, wanted, seed, groups), wanted)
+
+
 def trial(
     make_job: Any, engine: Engine, seed: int, rows: int = 50_000, wanted: int = 1_000,
     *, kept: bool = False,
@@ -155,7 +162,7 @@ def trial(
     """
     generator = np.random.default_rng(seed)
     job = make_job(generator, rows)
-    sample = choose_rows(job.prompts, wanted, seed)
+    sample = drawn(job.prompts, wanted, seed)
     measure = pilot(engine, job, sample.rows, generator)
     rest = np.ones(rows, dtype=bool)
     rest[sample.rows] = not kept

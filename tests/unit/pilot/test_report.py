@@ -11,9 +11,9 @@ from batchwright.pilot.caps import cap_for_one_percent
 from batchwright.pilot.drift import drifted
 from batchwright.pilot.estimate import estimate
 from batchwright.pilot.forecast import running_rows
-from batchwright.pilot.sample import choose_rows
 from batchwright.pilot.show import pilot_lines
 from batchwright.pilot.totals import Strata, weighted_quantile
+from tests.unit.pilot.simulated import drawn
 
 ROWS = 10_000
 LENGTHS = np.full(ROWS, 100)
@@ -21,7 +21,7 @@ LENGTHS = np.full(ROWS, 100)
 
 def even(rows: int = 200, **changes: object) -> PilotMeasure:
     """Every row has 100 tokens in, 10 out; 10 rows at a time; a step of 0.1 s."""
-    sample = choose_rows(LENGTHS, rows, 0)
+    sample = drawn(LENGTHS, rows, 0)
     slices = [WorkSlice(1.0, 1_000.0, 100.0, 10.0, 10.0, 10_500.0, full=True)] * (rows // 10)
     measure = PilotMeasure(
         rows=tuple(sample.rows.tolist()), prompts=(100,) * rows, outputs=(10,) * rows,
@@ -34,7 +34,7 @@ def even(rows: int = 200, **changes: object) -> PilotMeasure:
 def reported(measure: PilotMeasure, **changes: object) -> PilotReport:
     arguments = {
         "rows_total": ROWS, "rows_left": ROWS, "replicas": 1, "gpus": 1,
-        "sample": choose_rows(LENGTHS, 200, 0), **changes,
+        "sample": drawn(LENGTHS, 200, 0), **changes,
     }  # fmt: skip
     return estimate(measure, 100.0, **arguments)  # type: ignore[arg-type]
 
