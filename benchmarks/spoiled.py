@@ -4,7 +4,7 @@ Each run is diagnosed, what its first finding about time says is changed, and it
 
     python benchmarks/spoiled.py --model DIR --work DIR --scenarios small-batch,context [--scale 100]
 
-`small-batch` runs 8 rows at a time; `context` asks for 32,768 tokens with a pool of 24,576;
+`small-batch` runs 8 rows at a time; `context` asks for 32,768 tokens with a pool of 40,960;
 `tokenising` has long prompts that share most of their tokens and one tokenising thread.
 `small-replica` needs two cards: the second one's engine runs half as many rows at a time (no setting
 of a run does that, so there is no advice to follow).
@@ -39,14 +39,14 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = {
-    "small-batch": Scenario(240, 0, 128, 128, {"engine.options.max_num_seqs": 8}, {}),
+    "small-batch": Scenario(600, 0, 128, 128, {"engine.options.max_num_seqs": 8}, {}),
     "context": Scenario(
-        1_000, 0, 128, 128,
+        5_000, 0, 128, 128,
         {"engine.options.max_model_len": 32_768,
-         "engine.options.kv_cache_memory_bytes": 24_576 * KV_BYTES_OF_7B}, {},
+         "engine.options.kv_cache_memory_bytes": 40_960 * KV_BYTES_OF_7B}, {},
     ),
     "tokenising": Scenario(
-        20_000, 1_900, 100, 1,
+        30_000, 1_900, 100, 1,
         {"run.prepare_processes": 1, "engine.options.enforce_eager": True}, {"RAYON_NUM_THREADS": "1"},
     ),
     "small-replica": Scenario(

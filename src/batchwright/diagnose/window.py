@@ -107,7 +107,7 @@ def _with_batch(
     return replace(
         found,
         tokens_per_s=_rate(steady),
-        running=_mean(running),
+        running=max(_mean(running), min(slots, _rows_a_step(steady))),
         cap=_mean([one.feed.cap for one in steady if one.feed]),
         max_num_seqs=slots,
         full=_mean([float(slots > 0 and one >= FULL_FROM * slots) for one in running]),
@@ -230,6 +230,18 @@ def _steps(readings: Sequence[Reading]) -> list[tuple[float, float]]:
             rows = 0.5 * (_running(before) + _running(after))
             found.append((rows, (after.at - before.at) / steps))
     return found
+
+
+def _rows_a_step(readings: Sequence[Reading]) -> float:
+    """Rows that got a token in a step, on average; 0 where a step can give a row several.
+
+    Rows of one length end together, and readings often fall on the moment before the next are in.
+    While prompts are read there are fewer of them than rows that run.
+    """
+    if any(one.engine.drafted_tokens for one in readings if one.engine):
+        return 0.0
+    steps = _growth(readings, lambda one: one.engine.steps if one.engine else 0)
+    return _growth(readings, _made) / steps if steps else 0.0
 
 
 def _step_s(readings: Sequence[Reading]) -> float | None:

@@ -256,7 +256,7 @@ def refusal(facts: ModelFacts, gpu: GpuFacts, sizes: Sizes) -> tuple[str, str]:
     """
     memory = plan_memory(facts, gpu, sizes)
     if sizes.kv_cache_memory_bytes is not None:
-        return _refuse_pool(gpu, sizes, memory), "Leave it out: the engine takes what is left."
+        return _refuse_pool(gpu, sizes, memory), _pool_that_fits(facts, sizes, memory)
     cards = "one card" if sizes.gpus == 1 else f"{sizes.gpus} cards"
     message = (
         f"{facts.parameters / GB:.1f}B parameters in {_stored_as(facts)} = "
@@ -275,6 +275,17 @@ def _refuse_pool(gpu: GpuFacts, sizes: Sizes, memory: Memory) -> str:
     return (
         f"{pool} + weights, activations, graphs and reserve {rest / GB:.1f} GB = "
         f"{(memory.kv_pool + rest) / GB:.1f} GB > {gpu.memory_bytes / GB:.1f} GB of {gpu.name}"
+    )
+
+
+def _pool_that_fits(facts: ModelFacts, sizes: Sizes, memory: Memory) -> str:
+    left_out = "leave kv_cache_memory_bytes out: the engine takes what is left"
+    if memory.fits or facts.window:
+        return left_out[0].upper() + left_out[1:] + "."
+    tokens = memory.kv_pool // block_bytes(facts, sizes) * sizes.block_size
+    return (
+        f"Set engine.options.max_model_len to {tokens:,} or less, as long as the longest prompt with "
+        f"its answer needs, or {left_out}."
     )
 
 

@@ -172,3 +172,14 @@ def test_rows_that_wait_in_the_engine_are_work_too() -> None:
     readings = infer_readings()
     waiting = replace(readings[1], at=readings[1].at + 0.05, engine=EngineGauges(waiting=4))
     assert working_time([*readings[:2], waiting, *readings[2:]])[0] == waiting
+
+
+def test_rows_that_end_together_do_not_look_like_few() -> None:
+    """Half of the readings fall on the moment between one wave of equal rows and the next."""
+    readings = [
+        replace(one, engine=replace(one.engine, running=3)) if number % 2 and one.engine else one
+        for number, one in enumerate(infer_readings(rows_per_s=50))
+    ]
+    found = worker_evidence("w", readings)
+    assert found is not None
+    assert found.running == pytest.approx(250, rel=0.02)

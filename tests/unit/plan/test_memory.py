@@ -111,3 +111,12 @@ def test_70b_in_bfloat16_on_one_card_is_refused_with_the_sum() -> None:
 def test_nothing_fits_at_all() -> None:
     _, hint = refusal(DEEPSEEK, find_gpu("T4"), Sizes(4096, 1, 2048))
     assert "smaller model" in hint
+
+
+def test_a_pool_that_holds_no_whole_row_says_which_length_it_holds() -> None:
+    h100 = find_gpu("H100")
+    pool = 24_576 * kv_per_token_and_gpu(LLAMA_8B, Sizes(1, 1, 1))
+    message, hint = refusal(LLAMA_8B, h100, Sizes(32_768, 256, 8192, kv_cache_memory_bytes=pool))
+    assert "does not hold one row of 32,768 tokens" in message
+    assert "engine.options.max_model_len to 24,576 or less" in hint
+    assert plan_memory(LLAMA_8B, h100, Sizes(24_576, 256, 8192, kv_cache_memory_bytes=pool)).fits
