@@ -93,7 +93,8 @@ def tail(evidence: Evidence) -> Finding | None:
         remedy="Leave run.chunk_rows to batchwright, which makes the last chunks small; if it does, "
         "see which rows the last engine had."
         if several
-        else "Lower max_tokens if such answers are of no use, or put rows with long answers first.",
+        else "Lower max_tokens if such answers are of no use. If the rows' own max_tokens tells which "
+        "are long, run.order: longest starts with those; else put them first in the file.",
         changes=(Change("run.chunk_rows", f"{chunk_rows}", "unset"),)
         if several and chunk_rows is not None
         else (),
