@@ -110,7 +110,7 @@ def _with_batch(
         running=max(_mean(running), min(slots, _rows_a_step(steady))),
         cap=_mean([one.feed.cap for one in steady if one.feed]),
         max_num_seqs=slots,
-        full=_mean([float(slots > 0 and one >= FULL_FROM * slots) for one in running]),
+        full=_full(steady, slots),
         kv_use=_mean([one.kv_use for one in known]),
         kv_peak=max((_kv_peak(one) for one in steady), default=0.0),
         step_s=_step_s(steady),
@@ -242,6 +242,15 @@ def _rows_a_step(readings: Sequence[Reading]) -> float:
         return 0.0
     steps = _growth(readings, lambda one: one.engine.steps if one.engine else 0)
     return _growth(readings, _made) / steps if steps else 0.0
+
+
+def _full(readings: Sequence[Reading], slots: int) -> float:
+    """Share of the readings at which, or since the one before, nearly all slots were taken."""
+    if not slots or not readings:
+        return 0.0
+    since = [0.0, *(_rows_a_step(pair) for pair in pairwise(readings))]
+    rows = [max(_running(one), mean) for one, mean in zip(readings, since, strict=True)]
+    return _mean([float(one >= FULL_FROM * slots) for one in rows])
 
 
 def _step_s(readings: Sequence[Reading]) -> float | None:

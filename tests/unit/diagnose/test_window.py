@@ -183,3 +183,4 @@ def test_rows_that_end_together_do_not_look_like_few() -> None:
     found = worker_evidence("w", readings)
     assert found is not None
     assert found.running == pytest.approx(250, rel=0.02)
+    assert found.full > 0.95
