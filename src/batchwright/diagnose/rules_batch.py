@@ -100,7 +100,7 @@ def batch_gain(worker: WorkerEvidence, to: int, evidence: Evidence) -> float | N
     if fixed is None:
         return None
     gain = fixed * (1 - worker.running / to)
-    return gain * _decode_share(worker)
+    return gain * _decode_share(worker, evidence.plan)
 
 
 def _fixed_by_plan(worker: WorkerEvidence, evidence: Evidence) -> float:
@@ -124,8 +124,15 @@ def _mean_output(worker: WorkerEvidence) -> float:
     return worker.output_tokens / max(1, worker.rows)
 
 
-def _decode_share(worker: WorkerEvidence) -> float:
-    """Share of the work that is answers: prompts fill steps by themselves."""
+def _decode_share(worker: WorkerEvidence, plan: PlanEvidence | None) -> float:
+    """Share of the time that goes to answers: prompts fill steps by themselves.
+
+    With a plan, prompts take what their products do; without, an output token counts as two. With
+    few rows at a time that is far from the truth: answers then take nearly all of the time.
+    """
+    if plan is not None and plan.active_parameters:
+        products = 2 * plan.active_parameters * worker.computed_prompt_tokens / plan.cards
+        return max(0.0, 1 - products / (plan.flops * COMPUTE_REACH) / max(1e-9, worker.seconds))
     made = OUTPUT_WEIGHT * worker.output_tokens
     return made / max(1.0, made + worker.computed_prompt_tokens)
 
