@@ -16,7 +16,7 @@ import pyarrow as pa
 from batchwright.core.records import Chunk, Slice
 from batchwright.pilot.sample import choose_rows
 from batchwright.plan.blend import common_tokens, unit_starts
-from batchwright.plan.chunks import count_rows, cut_chunks, divide
+from batchwright.plan.chunks import cut_chunks, divide
 from batchwright.profile.blocks import adapters_apart, block_signatures
 from batchwright.profile.keys import prefix_keys, shared_blocks
 from batchwright.profile.signs import extras_column, flat_lists
@@ -31,8 +31,9 @@ PILOT_CHUNK_ROWS = 250
 # little about the others.
 LARGEST_GROUP = 8
 
-# The keys of more rows are not held in memory at the same time; they are drawn one by one.
-MOST_ROWS_COMPARED = 200_000
+# Where the keys of the rows to choose from are larger than this, rows are drawn one by one: 700,000
+# rows of 2,000 tokens, in blocks of 16.
+MOST_KEY_BYTES = 192 << 20
 
 Ints = npt.NDArray[np.int64]
 
@@ -48,7 +49,7 @@ def choose_pilot(
         waiting: rows to choose from, in file order.
     """
     groups = None
-    if manifest.job["run"]["order"] != "file" and count_rows(waiting) <= MOST_ROWS_COMPARED:
+    if manifest.job["run"]["order"] != "file":
         groups = find_groups(storage, waiting, block_size(manifest))
     lengths = prompt_lengths(storage, waiting)
     rows = choose_rows(lengths, manifest.pilot_rows, PILOT_SEED, groups)
@@ -62,9 +63,9 @@ def choose_pilot(
 
 
 def find_groups(storage: Storage, slices: Sequence[Slice], block_tokens: int) -> Ints | None:
-    """A number for each row, the same for rows that share a beginning; None if none do.
+    """A number for each row, the same for rows that share a beginning.
 
-    What all rows begin with makes no group.
+    What all rows begin with makes no group. None if there are no groups, or too many rows to see.
 
     Args:
         storage: of the run.
@@ -77,6 +78,8 @@ def find_groups(storage: Storage, slices: Sequence[Slice], block_tokens: int) ->
         ids, offsets = flat_lists(batch.column("token_ids"))
         apart = adapters_apart(extras_column(batch))
         keys.append(prefix_keys(block_signatures(ids, offsets, block_tokens, apart)))
+        if sum(one.nbytes for one in keys) > MOST_KEY_BYTES:
+            return None
         lengths.append(np.diff(offsets).astype(np.int64))
     if not keys:
         return None

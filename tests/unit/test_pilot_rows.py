@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batchwright import pilot_rows
 from batchwright.core.records import Slice
 from batchwright.pilot_rows import LARGEST_GROUP, choose_pilot, find_groups
 from batchwright.rundir import layout
@@ -111,3 +112,13 @@ def test_rows_are_read_in_the_order_of_the_slices(tmp_path: Path) -> None:
 def test_few_rows_are_no_trouble(tmp_path: Path, rows: int) -> None:
     run = prepared(tmp_path, [{"prompt": "one"}])
     assert find_groups(run.storage, everything(1)[:rows], BLOCK) is None
+
+
+def test_keys_that_take_too_much_memory_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = prepared(tmp_path, shuffled_documents())
+    assert find_groups(run.storage, everything(ROWS), BLOCK) is not None
+    monkeypatch.setattr(pilot_rows, "MOST_KEY_BYTES", 1_000)
+    assert find_groups(run.storage, everything(ROWS), BLOCK) is None
+    assert changes(documents_of(run)) > 950
