@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from batchwright.config.job import Job
 from batchwright.engines.torch_model import LOAD_FORMATS, OPTION_NAMES
 from batchwright.engines.torch_packed import KINDS
+from batchwright.hardware import local_gpus
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import run_if_there
 from batchwright.tokens.files import has_safetensors, read_json
@@ -16,6 +17,9 @@ from batchwright.tokens.pooling import read_embedding_model
 
 # Read by us for every engine, not by the engine itself.
 _FOR_ANY_ENGINE = ("max_num_seqs", "max_model_len")
+
+# vLLM refuses these.
+_ONLY_TORCH = ("attention", "device", "max_batch_tokens")
 
 
 class Choice(NamedTuple):
@@ -39,7 +43,9 @@ class ModelFiles(NamedTuple):
     has_weights: bool = True
 
 
-def with_engine(job: Job, run_dir: Location | None = None) -> tuple[Job, str]:
+def with_engine(
+    job: Job, run_dir: Location | None = None, *, on_ray: bool = False
+) -> tuple[Job, str]:
     """The job with an engine by name, where it leaves the choice open.
 
     A run that is there already goes on with its own.
@@ -47,6 +53,7 @@ def with_engine(job: Job, run_dir: Location | None = None) -> tuple[Job, str]:
     Args:
         job: with the task that it will have.
         run_dir: where its run lives, or will live; None if it leaves none.
+        on_ray: whether its engines run on a Ray cluster, whatever `run.executor` says.
 
     Returns:
         The job, and a line on why it is this engine; empty where there was nothing to choose.
@@ -61,7 +68,10 @@ def with_engine(job: Job, run_dir: Location | None = None) -> tuple[Job, str]:
     begun = None if run_dir is None else _engine_of_run(run_dir)
     if begun is not None:
         return _on(job, begun), ""
-    choice = choose_by_job(job) or choose_by_model(_model_files(job))
+    on_ray = on_ray or job.run.executor == "ray"
+    choice = choose_by_job(job) or choose_by_model(
+        _model_files(job), on_gpu=_gpu_on_ray(job) if on_ray else local_gpus() is not None
+    )
     return _on(job, choice.kind), f"engine: {choice.kind}, {choice.why}"
 
 
@@ -75,11 +85,19 @@ def choose_by_job(job: Job) -> Choice | None:
         return Choice("vllm", "for engine.options.load_format, which torch does not have")
     if job.model.adapters:
         return Choice("vllm", "for model.adapters, which torch does not have")
+    own = next((name for name in _ONLY_TORCH if name in options), None)
+    if own is not None:
+        return Choice("torch", f"for engine.options.{own}, which vLLM does not have")
     return None
 
 
-def choose_by_model(model: ModelFiles) -> Choice:
-    """The engine for a model's vectors: torch for the common encoders, which it runs much faster."""
+def choose_by_model(model: ModelFiles, *, on_gpu: bool) -> Choice:
+    """The engine for a model's vectors: torch for the common encoders, which it runs much faster.
+
+    Args:
+        model: what its files say.
+        on_gpu: whether the engines may have one; on a CPU torch is no faster than vLLM.
+    """
     config, layers_after = model.config, model.layers_after
     kind = str(config.get("model_type", ""))
     if kind not in KINDS:
@@ -96,6 +114,8 @@ def choose_by_model(model: ModelFiles) -> Choice:
         )
     if not model.has_weights:
         return Choice("vllm", "since the model's weights are no safetensors")
+    if not on_gpu:
+        return Choice("vllm", "since there is no GPU here, and torch is no faster on a CPU")
     return Choice("torch", f"which runs small encoders ({kind}) faster than vLLM")
 
 
@@ -119,6 +139,11 @@ def _model_files(job: Job) -> ModelFiles:
         read_embedding_model(job).layers_after,
         dummy or has_safetensors(name, revision),
     )
+
+
+def _gpu_on_ray(job: Job) -> bool:
+    """Whether engines on Ray will see a GPU: its nodes are elsewhere, so unless none is wanted."""
+    return job.run.ray.gpus_per_engine != 0
 
 
 def _on(job: Job, kind: Literal["vllm", "torch"]) -> Job:

@@ -120,7 +120,7 @@ def stream_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
         job = load_job(Path(job))
     elif not isinstance(job, Job):
         job = make_job({"input": {"path": "a dataset"}, **job}, {}, source="the job")
-    job, _ = with_engine(job)
+    job, _ = with_engine(job, on_ray=True)
     check_task(job)
     check_engine(job)
     if job.task == "embed":

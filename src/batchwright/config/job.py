@@ -85,7 +85,8 @@ class Engine(Section):
     """`vllm`; `torch` for `task: embed` by small encoders, which it runs faster; `openai` for
     endpoints that speak OpenAI's API (vLLM, SGLang, TGI, a provider); or `fake` for a dry run
     without a model. `auto` is `torch` where the task is `embed`, the model is BERT, RoBERTa, XLM-R or
-    CamemBERT and no option asks for what only vLLM has; else `vllm`. A run keeps what it began with."""
+    CamemBERT, there is a GPU, and nothing asks for what only vLLM has; else `vllm`. A run keeps what
+    it began with."""
     options: dict[str, Any] = Field(default={})
     """Passed to the engine by its own names (`max_model_len`, `gpu_memory_utilization`, …)."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800
