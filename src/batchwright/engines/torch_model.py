@@ -148,11 +148,10 @@ def import_torch(options: TorchOptions) -> Any:
         import torch
         import transformers
     except ImportError as error:
-        hint = (
-            "pip install 'batchwright[vllm]', or [cpu] for a machine without a GPU; or set "
-            "engine.kind: openai for a server elsewhere"
-        )
-        raise MissingExtra(f"the torch engine needs torch ({error})", hint) from None
+        hint = "pip install -U 'batchwright[vllm]', or [cpu] for a machine without a GPU"
+        raise MissingExtra(
+            f"the torch engine needs torch and transformers ({error})", hint
+        ) from None
     # Warnings about weights are ours to give, and progress bars would fill the log.
     logs: Any = transformers.logging
     logs.set_verbosity_error()

@@ -69,11 +69,17 @@ def has_safetensors(name: str, revision: str | None) -> bool:
     if is_folder(name):
         return any(Path(name).glob("*.safetensors"))
     prefer_cache_if_cut_off()
-    from transformers.utils.hub import has_file
+    from transformers.utils import hub as hub_files
+
+    hub: Any = hub_files
+
+    def is_there(*, cached: bool) -> bool:
+        asked = {"revision": revision, "local_files_only": cached}
+        return any(hub.has_file(name, file, **asked) for file in _SAFETENSORS)
 
     try:
-        return any(has_file(name, file, revision=revision) for file in _SAFETENSORS)
-    except (OSError, ValueError) as error:
+        return is_there(cached=True) or is_there(cached=False)
+    except (OSError, ValueError, hub.httpx.ProxyError) as error:
         raise not_reachable(name, error) from None
 
 
