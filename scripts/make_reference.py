@@ -205,7 +205,8 @@ def _after_section(name: str, sections: Mapping[str, Any]) -> list[str]:
     if name == "engine":
         rows = [f"| `{key}` | {text} |" for key, text in _attributes(FakeOptions.__doc__ or "")]
         return [
-            "", "With `kind: vllm`, `options` takes the fields of the installed vLLM's "
+            "", "How `auto` chooses stands in [embeddings](../how-to/embeddings.md#which-engine). "
+            "With `kind: vllm`, `options` takes the fields of the installed vLLM's "
             "`EngineArgs`, and `omp_num_threads` for its CPU build. With `kind: fake`:", "",
             "| option | meaning |", "|---|---|", *rows,
         ]  # fmt: skip

@@ -21,7 +21,7 @@ from benchmarks.throughput import schedule
 from benchmarks.throughput.lengths import PROCESSOR, RUNNER
 from benchmarks.throughput.limits import is_encoder, kv_bytes, limit_s, read_facts
 from benchmarks.throughput.llm import Llm
-from benchmarks.throughput.ours import Batchwright, engine_arguments_of
+from benchmarks.throughput.ours import Batchwright, engine_arguments_of, ran_on_vllm
 from benchmarks.throughput.peers import Peer, is_there
 from benchmarks.throughput.records import Case, Measured, Record, RunProblem, Workload
 from benchmarks.throughput.report import seconds, table
@@ -38,14 +38,16 @@ RUN_TIMEOUT_S = 1800.0
 CPU_POOL_BYTES = 512 << 20
 SYSTEMS = (
     "batchwright", "batchwright-file", "batchwright-prefix", "batchwright-longest",
-    "batchwright-torch", "batchwright-torch-padded", "batchwright-3",
+    "batchwright-vllm", "batchwright-torch", "batchwright-torch-padded", "batchwright-3",
     "llm-tuned", "llm-default",
     "run-batch", "run-batch-tuned", "transformers", "ray",
     "datatrove", "datatrove-tuned", "daft", "daft-tuned",
 )  # fmt: skip
-# batchwright as it comes, on torch for embeddings, and with several engines on a card.
+# batchwright as it comes (embeddings of encoders on torch if there is a GPU), with its engine named,
+# and with several engines on a card.
 BATCHWRIGHT = {
     "batchwright": (),
+    "batchwright-vllm": ("engine.kind=vllm",),
     "batchwright-torch": ("engine.kind=torch",),
     "batchwright-torch-padded": ("engine.kind=torch", "engine.options.attention=sdpa"),
     "batchwright-3": ("run.engines_per_gpu=3",),
@@ -283,7 +285,11 @@ class Bench:
         case = self.cases[turn.workload]
         if self.tuned or not turn.system.endswith("-tuned"):
             return case
-        runs = sorted(case.folder.glob("batchwright*-[0-9]/manifest.json"))
+        runs = [
+            one
+            for one in sorted(case.folder.glob("batchwright*-[0-9]/manifest.json"))
+            if ran_on_vllm(one.parent)
+        ]
         if not runs:
             return case
         arguments = engine_arguments_of(runs[0].parent)

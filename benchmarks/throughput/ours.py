@@ -15,6 +15,8 @@ from benchmarks.throughput.answers import check_answers, of_batchwright, read_an
 from benchmarks.throughput.records import Case, Measured, RunProblem
 from benchmarks.throughput.usage import Usage, kill_tree
 
+from batchwright.choosing import with_engine
+from batchwright.config.load import make_job
 from batchwright.core.readings import Reading
 from batchwright.piloting import preemptions
 from batchwright.rundir.readings import read_readings
@@ -86,10 +88,27 @@ class Batchwright:
     def close(self) -> None:
         """Nothing stays after a run."""
 
+    def runs_on_torch(self, case: Case) -> bool:
+        """Whether torch is named, or what batchwright will choose by itself."""
+        named = [one for one in self._settings if one.startswith("engine.kind=")]
+        if named:
+            return named == ["engine.kind=torch"]
+        known = {name: value for name, value in case.conditions.items() if name in FOR_TORCH}
+        job = make_job(
+            {
+                "input": {"path": str(case.data)},
+                "model": {"name": str(case.model)},
+                "task": case.workload.task,
+                "engine": {"options": known},
+            },
+            {},
+        )
+        return with_engine(job)[0].engine.kind == "torch"
+
     def command(self, case: Case, folder: Path) -> list[str]:
         """The command line."""
         options = {**case.conditions, **case.tuned}
-        if "engine.kind=torch" in self._settings:
+        if self.runs_on_torch(case):
             options = {name: value for name, value in options.items() if name in FOR_TORCH}
         settings = [
             f"engine.options.{name}={json.dumps(value)}"
@@ -159,6 +178,13 @@ def count_steps(folder: Path) -> int | None:
     if not workers:
         return None
     return sum(max(one.engine.steps for one in mine if one.engine) for mine in workers)
+
+
+def ran_on_vllm(folder: Path) -> bool:
+    """Whether a run had vLLM's engine: another's settings say nothing to vLLM's own tools."""
+    from batchwright.rundir.manifest import existing_run
+
+    return bool(existing_run(folder)[1].job["engine"]["kind"] == "vllm")
 
 
 def engine_arguments_of(folder: Path) -> dict[str, Any]:

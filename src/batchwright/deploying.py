@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchwright import pipeline
+from batchwright.choosing import with_engine
 from batchwright.config.job import Job
 from batchwright.core.errors import BatchwrightError, Forbidden, JobError, StorageError
 from batchwright.core.records import Receipt
@@ -106,7 +107,8 @@ def _given_parallel(job: Job) -> int | None:
         return int(options.get("tensor_parallel_size", 1)) * int(
             options.get("pipeline_parallel_size", 1)
         )
-    if job.engine.kind != "vllm" or job.task != "generate" or settings.hami:
+    # `auto` is vLLM for answers; for vectors either engine takes one card.
+    if job.engine.kind not in ("vllm", "auto") or job.task != "generate" or settings.hami:
         return 1
     return settings.gpus
 
@@ -120,7 +122,7 @@ def _planned_parallel(
             "Name the cards (hardware.gpu: H100, hardware.count: 8) and the plan finds out, or "
             "give kubernetes.gpus, the cards of each pod.",
         )
-    chosen, _ = pipeline.plan(job, stop, say, sample=None, run_dir=run_dir)
+    chosen, _ = pipeline.plan(with_engine(job)[0], stop, say, sample=None, run_dir=run_dir)
     return int(chosen.value("tensor_parallel_size")) * int(chosen.value("pipeline_parallel_size"))
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from batchwright.choosing import with_engine
 from batchwright.coherence import check_engine, check_task
 from batchwright.config.job import Job
 from batchwright.config.load import load_job, make_job
 from batchwright.core.errors import JobError
-from batchwright.equipment import job_tokenizer
+from batchwright.equipment import DEFAULT_MAX_NUM_SEQS, job_tokenizer
 from batchwright.executors.ray_cluster import connect, import_ray, living_nodes
 from batchwright.executors.ray_workers import engine_resources, resource_options, too_small
 from batchwright.executors.room import Need
@@ -119,6 +120,7 @@ def stream_job(job: Job | Mapping[str, Any] | str | Path) -> Job:
         job = load_job(Path(job))
     elif not isinstance(job, Job):
         job = make_job({"input": {"path": "a dataset"}, **job}, {}, source="the job")
+    job, _ = with_engine(job, on_ray=True)
     check_task(job)
     check_engine(job)
     if job.task == "embed":
@@ -157,7 +159,8 @@ def engine_counts(job: Job, concurrency: int | tuple[int, int] | None) -> tuple[
 
 def rows_per_block(job: Job) -> int:
     """About half as many rows as an engine runs at the same time."""
-    seqs = job.engine.options.get("max_num_seqs", 256)
+    usual = DEFAULT_MAX_NUM_SEQS.get(job.engine.kind, 256)
+    seqs = job.engine.options.get("max_num_seqs", usual)
     return min(_MOST_BLOCK, max(_LEAST_BLOCK, int(seqs) // 2))
 
 

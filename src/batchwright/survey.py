@@ -51,6 +51,7 @@ def survey(job: Job) -> Manifest:
         JobError: the job file, the model folder or the prompt is wrong.
         InputError: there is no input, or it cannot be read.
     """
+    assert job.engine.kind != "auto", "the engine is chosen where the job is made"
     check_task(job)
     files = list_files(job.input.path)
     input_format = detect_format(files, job.input.format)

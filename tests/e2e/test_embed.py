@@ -106,6 +106,32 @@ def test_the_vectors_are_transformers_own(
     assert call("verify", run_dir)["passed"]
 
 
+@pytest.mark.vllm
+def test_the_engine_that_is_chosen_makes_the_same_results_as_if_it_were_named(
+    rows: Path, tiny_bert: Path, tmp_path: Path
+) -> None:
+    chosen, named = tmp_path / "chosen", tmp_path / "named"
+    # An option that only torch has: without it a machine with no GPU takes vLLM.
+    common = ["plan.over_length=truncate_right", "engine.options.device=cpu"]
+    embed(rows, tiny_bert, chosen, *common)
+    embed(rows, tiny_bert, named, *common, "engine.kind=torch")
+    assert engine_of(chosen) == "torch"
+    assert "kind: torch" in (chosen / "job.yaml").read_text()
+    assert result_bytes(chosen) == result_bytes(named)
+    again = embed(rows, tiny_bert, chosen, *common, "engine.kind=auto")
+    assert again["ok"] == COUNT - 1
+    refusal = call(
+        "run", rows, "--model", tiny_bert, "--dir", chosen, "--engine", "vllm", *EMBED, exit_code=2
+    )
+    assert "engine.kind: torch -> vllm" in json.dumps(refusal)
+
+
+def engine_of(run_dir: Path) -> str:
+    events = map(json.loads, (run_dir / "events.jsonl").read_text().splitlines())
+    (name,) = {event["name"] for event in events if event["event"] == "engine_up"}
+    return str(name)
+
+
 def test_a_text_over_the_limit_is_rejected_unless_it_may_be_cut(
     rows: Path, tiny_bert: Path, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ def job(model: Path, adapters: dict[str, str], **options: Any) -> Job:
         {
             "input": {"path": "rows.jsonl"},
             "model": {"name": str(model), "adapters": adapters},
-            "engine": {"options": options},
+            "engine": {"kind": "vllm", "options": options},
         },
         {},
     )

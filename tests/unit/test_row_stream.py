@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from batchwright.config.load import make_job
 from batchwright.core.errors import EngineError
 from batchwright.core.schemas import contract
 from batchwright.ray import engine_counts, rows_per_block, stream_job, stream_manifest
@@ -107,3 +108,8 @@ def test_concurrency_is_one_number_or_two() -> None:
 def test_a_block_is_half_of_what_an_engine_runs_at_a_time(seqs: int, rows_wanted: int) -> None:
     job = stream_job({"engine": {"kind": "fake", "options": {"max_num_seqs": seqs}}})
     assert rows_per_block(job) == rows_wanted
+
+
+def test_the_engine_for_encoders_gets_the_largest_blocks() -> None:
+    job = make_job({"input": {"path": "x"}, "task": "embed", "engine": {"kind": "torch"}}, {})
+    assert rows_per_block(job) == 512

@@ -33,7 +33,11 @@ def rows(tmp_path: Path) -> Path:
 
 
 def job_for(rows: Path, model: Path, **overrides: object) -> Job:
-    data = {"input": {"path": str(rows)}, "model": {"name": str(model)}}
+    data = {
+        "input": {"path": str(rows)},
+        "model": {"name": str(model)},
+        "engine": {"kind": "vllm"},
+    }
     return make_job(data, {"sampling.max_tokens": 100, **overrides})
 
 

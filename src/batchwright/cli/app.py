@@ -34,7 +34,7 @@ from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
 from batchwright.cli.load_run import load_run
 from batchwright.cli.logs import logs
-from batchwright.cli.options import about_the_data, job_and_dir, run_place
+from batchwright.cli.options import about_the_data, job_alone, job_and_dir, run_place
 from batchwright.cli.report import report
 from batchwright.cli.rows import rows
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
@@ -105,7 +105,7 @@ def validate(
 
     options = about_the_data(model, prompt, system, column, limit)
     with ending(as_json=as_json):
-        job, _ = job_and_dir(source, options, settings or [], None)
+        job = job_alone(source, options, settings or [])
         with stopping() as stop:
             report = pipeline.validate(job, stop, render.validation_lines())
         render.show_validation(report, as_json=as_json)

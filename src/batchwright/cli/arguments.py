@@ -33,7 +33,9 @@ Page = Annotated[
 ]
 EngineKind = Annotated[
     str | None,
-    typer.Option("--engine", help="vllm, openai for an endpoint, or fake for a dry run."),
+    typer.Option(
+        "--engine", help="auto, vllm, torch, openai for an endpoint, or fake for a dry run."
+    ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many rows.")]
 Dir = Annotated[str | None, typer.Option("--dir", help="Run directory; runs/NAME unless given.")]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchwright.cli import render
 from batchwright.config.job import Job
 from batchwright.config.load import load_job, make_job, parse_settings
 from batchwright.core.errors import JobError
@@ -47,21 +48,38 @@ def job_and_dir(
         settings: texts of `--set`.
         run_dir: `--dir`.
     """
-    from batchwright.survey import with_task_of_lines
-
     place = location_of(str(run_dir)) if run_dir is not None else None
     job, folder = _read(source, options, settings, place)
-    job = with_task_of_lines(with_absolute_paths(job))
+    return _whole(job, folder), folder
+
+
+def job_alone(source: str, options: Mapping[str, Any], settings: Sequence[str]) -> Job:
+    """The same for a command that has nothing to do with a run: no run directory is looked at."""
+    job, _ = _read(source, options, settings, None)
+    return _whole(job, None)
+
+
+def _whole(job: Job, run_dir: Location | None) -> Job:
+    """The job with all filled in that this machine can tell: paths, task, engine, model."""
+    from batchwright.choosing import with_engine
+    from batchwright.survey import with_task_of_lines
+
+    job, why = with_engine(with_task_of_lines(with_absolute_paths(job)), run_dir)
+    if why:
+        render.say(why)
     if job.model.name == DEMO and not Path(DEMO).is_dir() and job.engine.kind != "fake":
         model = job.model.model_copy(update={"name": str(embedded_model())})
         job = job.model_copy(update={"model": model})
-    return job, folder
+    return job
 
 
 def job_for_elsewhere(
     source: str, options: Mapping[str, Any], settings: Sequence[str]
 ) -> tuple[Job, Location]:
-    """The same for a job that other machines run: this one may not be able to see its data."""
+    """The same for a job that other machines run: this one may not be able to see its data.
+
+    `engine.kind: auto` stays: they see the model, and choose.
+    """
     job, folder = _read(source, options, settings, None)
     return with_absolute_paths(job), folder
 

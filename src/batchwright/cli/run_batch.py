@@ -57,7 +57,7 @@ def run_batch(
         run_dir = (output_tmp_dir or output.parent) / f"{output.name}.run"
         arguments = _arguments(context.args, model, config)
         source = _local_input(input_file, run_dir)
-        job = _job(source, arguments, settings or [])
+        job = _job(source, arguments, settings or [], run_dir)
         _check_options(job)
         with stopping() as stop, render.watching(as_json=as_json) as watch:
             summary = _run(job, run_dir, watch, stop)
@@ -89,12 +89,11 @@ def _config(path: Path) -> dict[str, Any]:
     return {str(name).replace("-", "_"): value for name, value in data.items()}
 
 
-def _job(source: str, arguments: Mapping[str, Any], settings: Sequence[str]) -> Job:
+def _job(source: str, arguments: Mapping[str, Any], settings: Sequence[str], run_dir: Path) -> Job:
     """The job that vLLM's options mean, with the model's own sampling defaults written into it."""
-    from batchwright.cli.options import with_absolute_paths
+    from batchwright.choosing import with_engine
     from batchwright.config.from_vllm import generation_defaults, job_data
-    from batchwright.config.load import make_job, parse_settings
-    from batchwright.survey import with_task_of_lines
+    from batchwright.config.load import parse_settings
 
     data, idle = job_data(arguments)
     if idle:
@@ -105,7 +104,9 @@ def _job(source: str, arguments: Mapping[str, Any], settings: Sequence[str]) -> 
     data["output"] = {"format": "vllm-batch"}
     data["model"].setdefault("served_name", data["model"]["name"] or None)
     overrides = parse_settings(settings)
-    job = with_task_of_lines(with_absolute_paths(make_job(data, overrides)))
+    job, why = with_engine(_with_task(data, overrides), run_dir)
+    if why:
+        render.say(why)
     if job.task == "embed":
         return job
     found = _generation_config(job, arguments)
@@ -115,6 +116,14 @@ def _job(source: str, arguments: Mapping[str, Any], settings: Sequence[str]) -> 
     if job.engine.kind == "vllm":  # its own choice of what enforces a schema gives its own answers
         options = data.setdefault("engine", {}).setdefault("options", {})
         options.setdefault("structured_outputs_config", {"backend": "auto"})
+    return with_engine(_with_task(data, overrides), run_dir)[0]
+
+
+def _with_task(data: dict[str, Any], overrides: Mapping[str, Any]) -> Job:
+    from batchwright.cli.options import with_absolute_paths
+    from batchwright.config.load import make_job
+    from batchwright.survey import with_task_of_lines
+
     return with_task_of_lines(with_absolute_paths(make_job(data, overrides)))
 
 

@@ -81,10 +81,12 @@ class Output(Section):
 class Engine(Section):
     """What makes the tokens."""
 
-    kind: Literal["vllm", "torch", "openai", "fake"] = "vllm"
-    """`vllm`; `torch` for `task: embed` by small encoders (BERT and its kin), which it runs faster;
-    `openai` for endpoints that speak OpenAI's API (vLLM, SGLang, TGI, a provider); or `fake` for a
-    dry run without a model."""
+    kind: Literal["auto", "vllm", "torch", "openai", "fake"] = "auto"
+    """`vllm`; `torch` for `task: embed` by small encoders, which it runs faster; `openai` for
+    endpoints that speak OpenAI's API (vLLM, SGLang, TGI, a provider); or `fake` for a dry run
+    without a model. `auto` is `torch` where the task is `embed`, the model is BERT, RoBERTa, XLM-R or
+    CamemBERT, there is a GPU, and nothing asks for what only vLLM has; else `vllm`. A run keeps what
+    it began with."""
     options: dict[str, Any] = Field(default={})
     """Passed to the engine by its own names (`max_model_len`, `gpu_memory_utilization`, …)."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 1800

@@ -22,6 +22,11 @@ from batchwright.engines.torch_packed import (
 from batchwright.engines.torch_padded import PaddedLayout
 from batchwright.engines.vllm_setup import check_model, default_omp_threads
 
+_OTHER_WAYS = (
+    "Set engine.kind: vllm; or, if torch or transformers are old, update them (torch 2.10 and "
+    "transformers 5 or newer)."
+)
+
 GPU_BATCH_TOKENS = 131_072
 CPU_BATCH_TOKENS = 4_096
 
@@ -55,10 +60,14 @@ class TorchOptions:
     trust_remote_code: bool = False
 
 
+OPTION_NAMES = frozenset(field.name for field in fields(TorchOptions))
+LOAD_FORMATS = ("auto", "dummy")
+
+
 def parse_options(options: dict[str, Any]) -> TorchOptions:
     """Options as given, to options as used. Raises JobError."""
-    refuse_unknown(options, {field.name for field in fields(TorchOptions)}, "torch")
-    if options.get("load_format", "auto") not in ("auto", "dummy"):
+    refuse_unknown(options, OPTION_NAMES, "torch")
+    if options.get("load_format", "auto") not in LOAD_FORMATS:
         raise JobError("engine.options.load_format: auto or dummy, for the torch engine")
     return TorchOptions(**options)
 
@@ -138,9 +147,11 @@ def import_torch(options: TorchOptions) -> Any:
     try:
         import torch
         import transformers
-    except ModuleNotFoundError as error:
-        hint = "pip install 'batchwright[vllm]', or [cpu] for a machine without a GPU"
-        raise MissingExtra(f"the torch engine needs torch ({error})", hint) from None
+    except ImportError as error:
+        hint = "pip install -U 'batchwright[vllm]', or [cpu] for a machine without a GPU"
+        raise MissingExtra(
+            f"the torch engine needs torch and transformers ({error})", hint
+        ) from None
     # Warnings about weights are ours to give, and progress bars would fill the log.
     logs: Any = transformers.logging
     logs.set_verbosity_error()
@@ -186,7 +197,7 @@ def _load(torch: Any, name: str, options: TorchOptions, device: Any) -> tuple[An
         )
     except (OSError, ValueError, ImportError, TypeError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise JobError(f"the torch engine cannot load {name}: {reason}") from error
+        raise JobError(f"the torch engine cannot load {name}: {reason}", _OTHER_WAYS) from error
     missing = sorted(key for key in found["missing_keys"] if not key.startswith("pooler."))
     if missing:
         raise JobError(

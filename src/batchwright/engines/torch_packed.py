@@ -18,13 +18,15 @@ ATTENTION = "batchwright_packed"
 _COUNT_FROM_ZERO = ("bert",)
 _COUNT_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert")
 
+# The common encoders, by the `model_type` of their config.
+KINDS = _COUNT_FROM_ZERO + _COUNT_BEHIND_PADDING
+
 Kernel = Callable[..., Any]
 
 
 def can_pack(kind: str, device: str, dtype: str) -> bool:
     """Whether rows of a model can be packed: flash attention knows half precision on a GPU only."""
-    known = kind in _COUNT_FROM_ZERO + _COUNT_BEHIND_PADDING
-    return known and device == "cuda" and dtype in ("float16", "bfloat16")
+    return kind in KINDS and device == "cuda" and dtype in ("float16", "bfloat16")
 
 
 def varlen_kernel() -> Kernel | None:

@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 
 from batchwright.core.errors import JobError
 
+# One file, or the list of several.
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+
 
 def is_folder(name: str) -> bool:
     """Whether `name` is a local folder; a hub id is not.
@@ -55,6 +58,29 @@ def read_list(name: str, file: str, revision: str | None) -> list[dict[str, Any]
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise JobError(f"{file} of {name} holds no list of objects", "Copy the model again.")
     return value
+
+
+def has_safetensors(name: str, revision: str | None) -> bool:
+    """Whether the weights of a model folder or hub repository are safetensors; none are fetched.
+
+    Raises:
+        JobError: there is no such folder, or the hub refuses.
+    """
+    if is_folder(name):
+        return any(Path(name).glob("*.safetensors"))
+    prefer_cache_if_cut_off()
+    from transformers.utils import hub as hub_files
+
+    hub: Any = hub_files
+
+    def is_there(*, cached: bool) -> bool:
+        asked = {"revision": revision, "local_files_only": cached}
+        return any(hub.has_file(name, file, **asked) for file in _SAFETENSORS)
+
+    try:
+        return is_there(cached=True) or is_there(cached=False)
+    except (OSError, ValueError, hub.httpx.ProxyError) as error:
+        raise not_reachable(name, error) from None
 
 
 def _read(name: str, file: str, revision: str | None) -> Any:

@@ -55,7 +55,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
         ("input:\n  limit: 3\n", "JOB:1: input.path is missing"),
         (GOOD + "run:\n  replicas: 0\n", "JOB:4: run.replicas: input should be greater than"),
         (GOOD + "run:\n  replicas: many\n", "JOB:4: run.replicas: input should be a valid integer"),
-        (GOOD + "engine: {kind: vlm}\n", "JOB:3: engine.kind: input should be 'vllm', 'torch', 'openai' or 'fake'"),
+        (GOOD + "engine: {kind: vlm}\n", "JOB:3: engine.kind: input should be 'auto', 'vllm', 'torch', 'openai' or 'fake'"),
         (GOOD + "run: 7\n", "JOB:3: run: "),
         (GOOD + "sampling:\n  temperature: -1\n", "JOB:4: sampling.temperature: "),
         (GOOD + "prompt:\n  examples:\n    - {fields: {a: 1}, answer: x}\n    - {answer: y}\n",

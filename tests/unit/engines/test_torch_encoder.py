@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchwright.core.errors import JobError
+from batchwright.core.errors import JobError, MissingExtra
 from batchwright.core.ports import EngineSettings
 from batchwright.core.records import Request
 from batchwright.core.tasks import TaskSettings
 from batchwright.core.vectors import EmbeddingSettings
 from batchwright.engines.torch_batches import Shape
 from batchwright.engines.torch_encoder import TorchEncoder
-from batchwright.engines.torch_model import parse_options
+from batchwright.engines.torch_model import import_torch, parse_options
 from batchwright.engines.torch_padded import PaddedLayout, pool
 from tests.support.tiny_bert import HIDDEN, make_tiny_bert
 
@@ -96,6 +97,24 @@ def test_random_weights_need_no_weights_file(tmp_path: Path) -> None:
     engine.start(settings(model, load_format="dummy", dimensions=8))
     assert [len(vector) for vector in answers(engine, [[2, 9, 3]])] == [8]
     engine.stop()
+
+
+def test_weights_that_cannot_be_read_are_an_error_with_the_way_out(tmp_path: Path) -> None:
+    model = make_tiny_bert(tmp_path / "bert")
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    with pytest.raises(JobError, match="cannot load") as raised:
+        TorchEncoder().start(settings(model))
+    assert "engine.kind: vllm" in raised.value.hint
+    assert "transformers 5" in raised.value.hint
+
+
+def test_a_transformers_that_cannot_be_imported_is_an_error_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtra, match="needs torch and transformers") as raised:
+        import_torch(parse_options({}))
+    assert "pip install" in raised.value.hint
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:

@@ -246,6 +246,19 @@ def test_an_endpoint_needs_no_card(tmp_path: Path) -> None:
     assert limits == {"cpu": "8", "memory": "16Gi"}
 
 
+def test_vectors_take_one_card_and_the_pods_choose_their_engine(tmp_path: Path) -> None:
+    path = job_file(tmp_path, {"task": "embed", "model.name": "a/bert", "kubernetes.gpus": None,
+                               "kubernetes.memory_per_gpu": "32Gi"})  # fmt: skip
+    found = rendered(path)
+    assert resources_of(one(found, "Job"))["limits"]["nvidia.com/gpu"] == "1"
+    in_pods = yaml.safe_load(one(found, "ConfigMap")["data"]["job.yaml"])
+    assert "kind" not in in_pods.get("engine", {})
+    (tmp_path / "job.yaml").unlink()
+    path = job_file(tmp_path, {"task": "embed", "engine.kind": "vllm"})
+    in_pods = yaml.safe_load(one(rendered(path), "ConfigMap")["data"]["job.yaml"])
+    assert in_pods["engine"] == {"kind": "vllm"}
+
+
 def test_a_plan_says_how_many_cards_an_engine_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,16 @@
-"""A machine that cannot reach the hub finds out at once."""
+"""A machine that cannot reach the hub finds out at once; what is there is found out unfetched."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from batchwright.core.errors import JobError
 from batchwright.tokens import files
+from batchwright.tokens.files import has_safetensors
 
 
 def no_such_host(*_: object) -> None:
@@ -31,3 +35,63 @@ def test_without_an_address_the_hub_is_out_of_reach(
 
 def test_a_hub_with_an_address_is_asked() -> None:
     assert not files._is_cut_off({"HF_ENDPOINT": "http://127.0.0.1:9"})
+
+
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [
+        ({"model.safetensors"}, True),
+        ({"model.safetensors.index.json", "model-00001-of-00002.safetensors"}, True),
+        ({"pytorch_model.bin", "config.json"}, False),
+    ],
+)
+def test_the_hub_is_asked_for_safetensors(
+    there: set[str], found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def has_file(name: str, file: str, revision: str, *, local_files_only: bool) -> bool:
+        asked.append((name, revision))
+        return not local_files_only and file in there
+
+    monkeypatch.setattr("transformers.utils.hub.has_file", has_file)
+    assert has_safetensors("some/bert", "abc") is found
+    assert set(asked) == {("some/bert", "abc")}
+
+
+def test_a_repository_that_the_hub_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> bool:
+        raise OSError("gated")
+
+    monkeypatch.setattr("transformers.utils.hub.has_file", refuse)
+    with pytest.raises(JobError, match="the hub does not give it: gated"):
+        has_safetensors("some/bert", None)
+
+
+def test_a_model_in_the_cache_needs_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has_file(*_: object, local_files_only: bool, **__: object) -> bool:
+        assert local_files_only
+        return True
+
+    monkeypatch.setattr("transformers.utils.hub.has_file", has_file)
+    assert has_safetensors("some/bert", None)
+
+
+def test_a_proxy_that_refuses_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.utils import hub
+
+    proxy_error: Any = vars(hub)["httpx"].ProxyError
+
+    def refuse(*_: object, **__: object) -> bool:
+        raise proxy_error("403 Forbidden")
+
+    monkeypatch.setattr("transformers.utils.hub.has_file", refuse)
+    with pytest.raises(JobError, match="403 Forbidden"):
+        has_safetensors("some/bert", None)
+
+
+def test_a_folder_is_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").touch()
+    assert not has_safetensors(str(tmp_path), None)
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    assert has_safetensors(str(tmp_path), None)
