@@ -20,12 +20,13 @@ from batchwright.core.records import Chunk, OrderDecision, Slice
 from batchwright.core.workload import LengthHistogram
 from batchwright.equipment import engine_settings, gpus_per_replica, job_tokenizer, num_replicas
 from batchwright.pilot.estimate import estimate
-from batchwright.pilot.sample import weigh
+from batchwright.pilot.sample import Sample, weigh
 from batchwright.pilot.show import in_words
 from batchwright.pilot.slices import slices_of_rows
+from batchwright.pilot_rows import find_groups
 from batchwright.rundir import layout
 from batchwright.rundir.decided import read_decision
-from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.manifest import Manifest, block_size
 from batchwright.rundir.prepared import ordered_receipt, prompt_lengths
 from batchwright.rundir.readings import gpu_of, worker_readings
 from batchwright.rundir.state import RunState
@@ -93,7 +94,7 @@ def pilot_report(
         mean_prompt(storage, state),
         rows_total=rows_total,
         rows_left=rows_total - in_pilot if alone else rows_total,
-        sample=weigh(lengths, _chosen(state, rows), manifest.pilot_rows),
+        sample=_sample(storage, manifest, state, rows, lengths),
         replicas=replicas,
         gpus=_num_gpus(manifest, job),
         usd_per_gpu_hour=job.plan.usd_per_gpu_hour,
@@ -182,12 +183,20 @@ def rows_of_pool(
     return rows[order], lengths[order]
 
 
-def _chosen(state: RunState, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Places of the pilot's rows among those that it was chosen from."""
+def _sample(
+    storage: Storage,
+    manifest: Manifest,
+    state: RunState,
+    rows: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int64],
+) -> Sample:
+    """The pilot's rows, of those that they were chosen from, and which of them share a beginning."""
     pieces = [piece for chunk in state.pilot for piece in chunk.slices]
+    pieces.sort(key=lambda piece: piece.first_row + piece.start)
     numbers = [np.arange(one.start, one.stop) + one.first_row for one in pieces]
-    chosen = np.sort(np.concatenate([np.empty(0, np.int64), *numbers]))
-    return np.searchsorted(rows, chosen)
+    chosen = np.searchsorted(rows, np.concatenate([np.empty(0, np.int64), *numbers]))
+    groups = find_groups(storage, pieces, block_size(manifest))
+    return weigh(lengths, chosen, manifest.pilot_rows, groups)
 
 
 def _read_answers(storage: Storage, state: RunState) -> _Answered:

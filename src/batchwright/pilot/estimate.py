@@ -128,6 +128,7 @@ def _matched(measure: PilotMeasure, sample: Sample, rows_total: int) -> Rows:
         np.array(measure.cut, dtype=np.bool_),
         weights,
         strata,
+        sample.groups[place],
     )
 
 

@@ -40,6 +40,7 @@ class Rows:
     cut: npt.NDArray[np.bool_]
     weights: Floats
     strata: Ints
+    groups: Ints
 
     @property
     def read(self) -> Floats:
@@ -125,7 +126,7 @@ def forecast(
     running = max(1.0, min(job.running, job.rows / job.replicas))
     costs = np.vstack([rates.costs, rates.draws])
     token = costs[:, 0] / running + costs[:, 1]  # seconds per output token, but for what it reads
-    strata = Strata(rows.strata, rows.weights)
+    strata = Strata(rows.strata, rows.weights, rows.groups)
     outputs, read = strata.total(rows.outputs.astype(np.float64)), strata.total(rows.read)
     each = token[0] * rows.outputs + costs[0, 2] * rows.read
     drawn = strata.draws(each, DRAWS, generator)

@@ -23,11 +23,13 @@ class Sample:
         rows: row indexes, ascending, int64[n].
         weights: rows of the job per row of the sample, float64[n]; they add up to the job's rows.
         strata: band of each row, ascending with prompt length, int64[n].
+        groups: the same number for rows that share a beginning and so were drawn together, int64[n].
     """
 
     rows: Ints
     weights: npt.NDArray[np.float64]
     strata: Ints
+    groups: Ints
 
 
 def choose_rows(
@@ -69,7 +71,9 @@ def choose_rows(
     return np.sort(np.concatenate([*drawn, ranked[count - longest :]]))
 
 
-def weigh(lengths: npt.NDArray[np.integer], rows: Ints, wanted: int) -> Sample:
+def weigh(
+    lengths: npt.NDArray[np.integer], rows: Ints, wanted: int, groups: Ints | None = None
+) -> Sample:
     """The rows of a pilot, with the bands of prompt length that they stand for.
 
     It needs no knowledge of how they were drawn, but that the longest are among them.
@@ -78,10 +82,14 @@ def weigh(lengths: npt.NDArray[np.integer], rows: Ints, wanted: int) -> Sample:
         lengths: prompt tokens of every row that could be drawn, int[rows].
         rows: indexes of those that were, ascending.
         wanted: rows that the pilot was to have.
+        groups: a number for each row of `rows`, the same for those that share a beginning; None if
+            none do.
     """
     count = len(lengths)
+    if groups is None:
+        groups = np.arange(len(rows), dtype=np.int64)
     if len(rows) >= count or not len(rows):
-        return Sample(rows, np.ones(len(rows)), np.zeros(len(rows), dtype=np.int64))
+        return Sample(rows, np.ones(len(rows)), np.zeros(len(rows), dtype=np.int64), groups)
     ranked, longest = _ranked(lengths, wanted)
     bands = np.array_split(np.arange(count - longest), _num_bands(wanted - longest))
     sizes = np.array([*(len(band) for band in bands), longest])
@@ -92,7 +100,7 @@ def weigh(lengths: npt.NDArray[np.integer], rows: Ints, wanted: int) -> Sample:
     into = _nearest_filled(taken)
     sizes = np.bincount(into, sizes, minlength=len(sizes))
     strata = of_row[rows]
-    return Sample(rows, (sizes / np.maximum(1, taken))[strata], strata)
+    return Sample(rows, (sizes / np.maximum(1, taken))[strata], strata, groups)
 
 
 def _nearest_filled(taken: Ints) -> Ints:

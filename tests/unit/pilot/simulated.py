@@ -149,7 +149,8 @@ def drawn(
     lengths: npt.NDArray[np.integer], wanted: int, seed: int, groups: npt.NDArray[np.int64] | None = None
 ) -> Sample:  # fmt: skip
     """A pilot's rows, and what they stand for."""
-    return weigh(lengths, choose_rows(lengths, wanted, seed, groups), wanted)
+    rows = choose_rows(lengths, wanted, seed, groups)
+    return weigh(lengths, rows, wanted, None if groups is None else groups[rows])
 
 
 def trial(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from batchwright.pilot.sample import BANDS, choose_rows, weigh
+from batchwright.pilot.totals import Strata
 from tests.unit.pilot.simulated import drawn
 
 
@@ -82,3 +83,21 @@ def test_a_band_without_a_row_is_spoken_for_by_its_neighbour() -> None:
     sample = weigh(lengths, rows, 100)
     assert sample.weights.sum() == pytest.approx(1_000)
     assert (sample.weights >= 1).all()
+
+
+def test_the_interval_knows_that_rows_of_a_group_are_alike() -> None:
+    lengths, groups = grouped(20_000, 8)
+    generator = np.random.default_rng(5)
+    of_group = generator.lognormal(4, 0.8, 2_500)[groups]
+    values = of_group * generator.lognormal(0, 0.4, 20_000)
+    truth = values.sum()
+    held = {"as groups": 0, "as rows": 0}
+    for seed in range(100):
+        sample = drawn(lengths, 1_000, seed, groups)
+        mine = values[sample.rows]
+        for name, together in (("as groups", sample.groups), ("as rows", None)):
+            strata = Strata(sample.strata, sample.weights, together)
+            low, high = np.quantile(strata.draws(mine, 200, generator), (0.1, 0.9))
+            held[name] += bool(low <= truth <= high)
+    assert 70 <= held["as groups"] <= 90
+    assert held["as rows"] < 60
