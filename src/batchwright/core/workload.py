@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,6 +38,14 @@ class LengthHistogram:
     def mean(self) -> float:
         """Tokens per row; 0 if there are no rows."""
         return self.total / self.rows if self.counts else 0.0
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation as a share of the mean; 0 if there are no tokens."""
+        if not self.total:
+            return 0.0
+        squares = sum(n * n * count for n, count in zip(self.lengths, self.counts, strict=True))
+        return math.sqrt(max(0.0, squares / self.rows / self.mean**2 - 1))
 
     @property
     def longest(self) -> int:

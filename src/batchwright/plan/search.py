@@ -35,8 +35,10 @@ DEFAULT_UTILIZATION = 0.92
 MOST_ROWS = 1024
 # Places for rows, as multiples of the rows that the KV cache holds on average: young rows take less
 # of it than old ones, so at times more fit. vLLM itself lets in what fits (decision 0033). Before a
-# pilot the average is a guess, and as a rule too large: half of the cap.
-PLACES, PLACES_BY_GUESS = 1.5, 3
+# pilot the average is a guess, and as a rule too large: half of the cap. Answers of nearly one length
+# grow old together, and what more is let in while all are young is thrown out later.
+PLACES, PLACES_ALIKE, PLACES_BY_GUESS = 1.5, 1, 3
+ALIKE_SPREAD = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,8 @@ def _places_per_row(task: Task) -> float:
     """Places for rows that an engine should have, for each that fits its cache on average."""
     workload = task.workload
     guessed = rows_to_plan_for(workload) is not workload
-    places = PLACES_BY_GUESS if guessed else PLACES
+    alike = workload.outputs is not None and workload.outputs.spread <= ALIKE_SPREAD
+    places = PLACES_BY_GUESS if guessed else PLACES_ALIKE if alike else PLACES
     shared = room_for_sharing(workload.prompts, expected_outputs(workload), task.given)
     return max(places, shared)
 
