@@ -45,11 +45,11 @@ def choose_pilot(
 
     Args:
         storage: of the run.
-        manifest: of the run; in file order rows are drawn one by one.
+        manifest: of the run; where its rows will not run grouped, they are drawn one by one.
         waiting: rows to choose from, in file order.
     """
     groups = None
-    if manifest.job["run"]["order"] != "file":
+    if _may_group(manifest):
         groups = find_groups(storage, waiting, block_size(manifest))
     lengths = prompt_lengths(storage, waiting)
     rows = choose_rows(lengths, manifest.pilot_rows, PILOT_SEED, groups)
@@ -60,6 +60,12 @@ def choose_pilot(
         picked = _side_by_side(picked, groups[rows])
     chunks, _ = cut_chunks(picked, 0, PILOT_CHUNK_ROWS, last=True)
     return chunks, others
+
+
+def _may_group(manifest: Manifest) -> bool:
+    """Whether the job's rows may be grouped by what they share; those for endpoints never are."""
+    job = manifest.job
+    return job["run"]["order"] in ("auto", "prefix") and job["engine"]["kind"] != "openai"
 
 
 def find_groups(storage: Storage, slices: Sequence[Slice], block_tokens: int) -> Ints | None:

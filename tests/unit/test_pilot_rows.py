@@ -72,9 +72,18 @@ def test_rows_of_a_document_are_drawn_together_and_run_side_by_side(tmp_path: Pa
     assert max(counts) == QUESTIONS
 
 
-def test_in_file_order_they_are_drawn_one_by_one(tmp_path: Path) -> None:
-    documents = documents_of(prepared(tmp_path, shuffled_documents(), "file"))
+@pytest.mark.parametrize("order", ["file", "length", "longest"])
+def test_where_they_will_not_run_together_they_are_drawn_one_by_one(
+    tmp_path: Path, order: str
+) -> None:
+    documents = documents_of(prepared(tmp_path, shuffled_documents(), order))
     assert changes(documents) > 950
+
+
+def test_for_an_endpoint_they_are_drawn_one_by_one(tmp_path: Path) -> None:
+    run = prepared(tmp_path, shuffled_documents())
+    run.manifest.job["engine"]["kind"] = "openai"
+    assert changes(documents_of(run)) > 950
 
 
 def test_what_all_rows_say_makes_no_group(tmp_path: Path) -> None:
