@@ -50,8 +50,9 @@ def start_up(evidence: Evidence) -> Finding | None:
         ),
         cause="Loading weights, compiling and capturing graphs take the same time for few rows as "
         "for many.",
-        remedy="Give one run more rows, or fewer engines; keep the folder of compiled graphs "
-        "(~/.cache/vllm) between runs; enforce_eager starts sooner and runs slower.",
+        remedy="Give one run more rows; keep the folder of compiled graphs (~/.cache/vllm) between "
+        "runs; enforce_eager starts sooner and runs slower."
+        + (" Fewer engines save time of the cards, and the run takes longer." * (replicas > 1)),
         changes=(Change("run.replicas", f"{replicas}", f"{max(1, replicas // 2)}"),)
         if replicas > 1
         else (),
