@@ -157,3 +157,16 @@ def test_a_chart_of_nothing_and_a_histogram_of_one() -> None:
         "25% to 25% , on average 25%"
     )
     assert draw_columns(LengthHistogram((7,), (3,)), "tokens").count("<rect") == 1
+
+
+def test_a_plan_is_held_to_its_rate_for_the_rows_that_ran() -> None:
+    """Within a run it is made on a few rows, so its hours are those of another number of rows."""
+    plan = make()
+    hours = replace(plan.prediction, hours=19.5, rows_per_s=0.25)
+    text = read_page(report_page(replace(FACTS, plan=replace(plan, prediction=hours)), None)).text
+    table = text[text.index("start-up apart") : text.index("How long rows took")]
+    assert "66.5 min" in table, "998 rows at 0.25 a second"
+    assert "2.22 h" in table, "8,000 s of work"
+    assert "19.5" not in table
+    unknown = read_page(report_page(replace(FACTS, busy_s=0.0), None)).text
+    assert "start-up apart" not in unknown
