@@ -27,7 +27,7 @@ from batchwright.pilot_rows import find_groups
 from batchwright.rundir import layout
 from batchwright.rundir.decided import read_decision
 from batchwright.rundir.manifest import Manifest, block_size
-from batchwright.rundir.prepared import ordered_receipt, prompt_lengths
+from batchwright.rundir.prepared import ordered_receipt, prompt_lengths, row_numbers
 from batchwright.rundir.readings import gpu_of, worker_readings
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -177,8 +177,7 @@ def rows_of_pool(
     chunks: list[Slice] = [one for chunk in first.chunks for one in chunk.slices]
     slices = [*chunks, *first.waiting]
     lengths = prompt_lengths(storage, slices)
-    numbers = [np.arange(one.start, one.stop) + one.first_row for one in slices]
-    rows = np.concatenate([np.empty(0, np.int64), *numbers])
+    rows = row_numbers(storage, slices)
     order = np.argsort(rows)
     return rows[order], lengths[order]
 
@@ -193,8 +192,7 @@ def _sample(
     """The pilot's rows, of those that they were chosen from, and which of them share a beginning."""
     pieces = [piece for chunk in state.pilot for piece in chunk.slices]
     pieces.sort(key=lambda piece: piece.first_row + piece.start)
-    numbers = [np.arange(one.start, one.stop) + one.first_row for one in pieces]
-    chosen = np.searchsorted(rows, np.concatenate([np.empty(0, np.int64), *numbers]))
+    chosen = np.searchsorted(rows, row_numbers(storage, pieces))
     groups = find_groups(storage, pieces, block_size(manifest))
     return weigh(lengths, chosen, manifest.pilot_rows, groups)
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from batchwright.core.errors import EngineError, JobError, Stopped
 from batchwright.executors.ray_cluster import start_here
 from batchwright.ray import processor
 from batchwright.rundir.storage import Storage
+from tests.support.ray_nodes import wait_until, write_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -44,10 +44,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    lines = [{"id": f"r{n}", "prompt": "" if n % 100 == 50 else f"row {n}"} for n in range(ROWS)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    return write_rows(tmp_path_factory.mktemp("data") / "rows.jsonl", ROWS)
 
 
 def job_on_ray(path: Path, **settings: Any) -> Job:
@@ -74,16 +71,6 @@ def workers(run_dir: Path) -> list[dict[str, Any]]:
     found = [json.loads(storage.read(f"workers/{name}")) for name in storage.names("workers")]
     engines = [one for one in found if one.get("role") == "infer" and not one.get("ended")]
     return [one for one in engines if one.get("phase") == "running"]
-
-
-def wait_until(reached: Any, timeout_s: float = 60.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = reached()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")
 
 
 def check(run_dir: Path, local: dict[int, tuple[Any, ...]]) -> None:
@@ -116,11 +103,13 @@ def test_an_actor_and_an_engine_and_a_stop_lose_nothing(
     running = threading.Thread(target=first_start)
     running.start()
     try:
-        actor, *others = wait_until(lambda: len(found := workers(run_dir)) == 2 and found)
+        actor, *others = wait_until(
+            lambda: len(found := workers(run_dir)) == 2 and found, "two engines run"
+        )
         os.kill(actor["pid"], signal.SIGKILL)
         os.kill(others[0]["engine"]["pid"], signal.SIGKILL)
         pids = {one["pid"] for one in (actor, *others)}
-        wait_until(lambda: {one["pid"] for one in workers(run_dir)} - pids)
+        wait_until(lambda: {one["pid"] for one in workers(run_dir)} - pids, "another engine runs")
     finally:
         stop.set()
         running.join()

@@ -20,7 +20,7 @@ from batchwright.drive import Progress
 from batchwright.executors.ray_cluster import connect
 from batchwright.ray import processor
 from batchwright.rundir.storage import Storage
-from tests.support.ray_nodes import RayNodes, wait_until
+from tests.support.ray_nodes import RayNodes, wait_until, write_rows
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 
@@ -48,10 +48,7 @@ def nodes() -> Iterator[RayNodes]:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
-    lines = [{"id": f"r{n}", "prompt": "" if n % 100 == 50 else f"row {n}"} for n in range(ROWS)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+    return write_rows(tmp_path_factory.mktemp("data") / "rows.jsonl", ROWS)
 
 
 def job_on(nodes: RayNodes, path: Path, **settings: Any) -> Job:

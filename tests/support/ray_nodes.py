@@ -48,6 +48,13 @@ def wait_until(reached: Callable[[], T], what: str, timeout_s: float = 120.0) ->
     raise AssertionError(f"it did not happen in time: {what}")
 
 
+def write_rows(path: Path, count: int) -> Path:
+    """Rows of which one in a hundred has an empty prompt, and is rejected."""
+    lines = [{"id": f"r{n}", "prompt": "" if n % 100 == 50 else f"row {n}"} for n in range(count)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
 class RayNodes:
     """Nodes as `ray start --block` processes, all in one folder by whose name they are found again.
 
@@ -74,8 +81,10 @@ class RayNodes:
             "head", cpus, {}, "--head", "--port=0", "--include-dashboard=false",
             f"--temp-dir={self._folder}", f"--system-config={json.dumps(_SYSTEM)}",
         )  # fmt: skip
-        self.address = (self._folder / "ray_current_cluster").read_text().strip()
-        assert self.address, said
+        note = self._folder / "ray_current_cluster"  # it may come after Ray says that it runs
+        self.address = wait_until(
+            lambda: note.is_file() and note.read_text().strip(), f"Ray notes its address: {said}"
+        )
 
     def add(self, name: str, cpus: int) -> None:
         """One more node, with a resource of its own name."""

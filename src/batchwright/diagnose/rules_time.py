@@ -39,6 +39,7 @@ def start_up(evidence: Evidence) -> Finding | None:
         return None
     replicas = len(started)
     longest = max(one.start_up_s or 0.0 for one in started)
+    fewer = " Fewer engines save time of the cards, and the run takes longer."
     return Finding(
         code="start_up",
         title="Much of the time goes to starting engines",
@@ -51,8 +52,7 @@ def start_up(evidence: Evidence) -> Finding | None:
         cause="Loading weights, compiling and capturing graphs take the same time for few rows as "
         "for many.",
         remedy="Give one run more rows; keep the folder of compiled graphs (~/.cache/vllm) between "
-        "runs; enforce_eager starts sooner and runs slower."
-        + (" Fewer engines save time of the cards, and the run takes longer." * (replicas > 1)),
+        "runs; enforce_eager starts sooner and runs slower." + (fewer if replicas > 1 else ""),
         changes=(Change("run.replicas", f"{replicas}", f"{max(1, replicas // 2)}"),)
         if replicas > 1
         else (),
