@@ -13,7 +13,7 @@ def test_the_longest_come_first_and_none_is_lost() -> None:
     ordered = longest_first(rows(600))
     assert sorted(row.number for row in ordered) == list(range(600))
     assert min(row.max_tokens for row in ordered[:20]) > 250
-    assert max(row.max_tokens for row in ordered[-20:]) < 10
+    assert max(row.max_tokens for row in ordered[-20:]) < 12
 
 
 @pytest.mark.parametrize("cards", [1, 2])
