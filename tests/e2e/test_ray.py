@@ -56,8 +56,8 @@ def job_on_ray(path: Path, **settings: Any) -> Job:
 
 
 def slow(**settings: Any) -> dict[str, Any]:
-    """Ten seconds of work, in steps that a kill can come between."""
-    return {"engine__options": {"seconds_per_step": 0.2, "rows_per_step": 8, "max_num_seqs": 16},
+    """Longer work than another engine needs to start, in steps that a kill can come between."""
+    return {"engine__options": {"seconds_per_step": 0.8, "rows_per_step": 8, "max_num_seqs": 16},
             **settings}  # fmt: skip
 
 
