@@ -14,11 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batchwright.core.records import OrderBatch, OrderDecision, Slice
+from batchwright.engines.flow import ahead_of
 from batchwright.plan.blend import (
     LONG_QUANTILE,
     Units,
     blend,
     common_tokens,
+    deal,
     gather_units,
     unit_starts,
 )
@@ -30,6 +32,7 @@ from batchwright.profile.prefixes import PrefixTally
 from batchwright.profile.signs import extras_column, flat_lists
 from batchwright.rundir import layout
 from batchwright.rundir.key_sort import SORTED_ROWS, KeyFile
+from batchwright.rundir.manifest import Manifest, block_size
 from batchwright.rundir.prepared import record_batches
 from batchwright.rundir.regroup import Regrouper
 from batchwright.rundir.storage import Storage
@@ -38,6 +41,9 @@ from batchwright.rundir.storage import Storage
 SCRATCH = ".grouping-"
 
 GPU_BLOCK_SIZE = 16
+
+# Rows that an engine runs at the same time if neither job nor plan say: vLLM's default on large cards.
+MOST_RUNNING = 1024
 
 # What is kept of each row in sorted order, on disk.
 _SORTED = np.dtype([("seq", "i8"), ("shared", "i4"), ("prompt", "i4"), ("cap", "i4")])
@@ -55,22 +61,23 @@ class Arrangement:
 
     Args:
         storage: of the run.
+        manifest: of the run.
         waiting: the rows, in file order.
         by: `prefix`, `length` or `longest`.
-        block_size: tokens of an engine block.
     """
 
     def __init__(
-        self, storage: Storage, waiting: Sequence[Slice], by: str, block_size: int
+        self, storage: Storage, manifest: Manifest, waiting: Sequence[Slice], by: str
     ) -> None:
         self._storage = storage
+        self._manifest = manifest
         self._waiting = list(waiting)
         self._by = by
-        self._block_size = block_size
+        self._block_size = block_size(manifest)
         folder = storage.local_folder(layout.PREPARED)
         self._scratch = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=folder))
         self._keys = KeyFile(self._scratch)
-        self._tally = PrefixTally(block_size, _FOLLOWED_BLOCKS)
+        self._tally = PrefixTally(self._block_size, _FOLLOWED_BLOCKS)
         self._prompt_tokens = 0
         self._cap_tokens = 0
         self.slices: list[Slice] = []
@@ -141,17 +148,14 @@ class Arrangement:
             seconds_left=verdict.seconds_left,
         )
 
-    def group(
-        self, waiting: Sequence[Slice], first_chunk: int, chunk_rows: int | None, replicas: int
-    ) -> Iterator[None]:
+    def group(self, waiting: Sequence[Slice], first_chunk: int) -> Iterator[None]:
         """Write the rows that still wait as grouped parts; then `slices` has one for each chunk.
 
         Args:
             waiting: the last of the rows that were looked at.
             first_chunk: number of the next chunk.
-            chunk_rows: rows per chunk, or None for the growing default.
-            replicas: engines that share the work.
         """
+        chunk_rows: int | None = self._manifest.job["run"]["chunk_rows"]
         count = count_rows(waiting)
         skip = self._keys.rows - count
         table: Any = np.memmap(self._scratch / "sorted", _SORTED, "w+", shape=(max(count, 1),))
@@ -174,7 +178,7 @@ class Arrangement:
             self._storage,
             waiting,
             places,
-            plan_chunks(units, first_chunk, chunk_rows, replicas),
+            plan_chunks(units, first_chunk, chunk_rows, self._manifest.most_engines),
             self._scratch,
             uuid.uuid4().hex[:8],
         )
@@ -203,11 +207,20 @@ class Arrangement:
         new_first[order] = np.cumsum(sizes) - sizes
         places: Any = np.memmap(self._scratch / "places", np.int64, "w+", shape=(len(table),))
         places[table["seq"]] = np.arange(len(table)) + np.repeat(new_first - first, units.rows)
+        if self._by == "longest":
+            places[:] = deal(places, rows_at_once(self._manifest))
         return places, sizes.tolist()
 
     def close(self) -> None:
         """Remove what was put down, also by others before."""
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def rows_at_once(manifest: Manifest) -> int:
+    """Rows that all engines of a run take as soon as they are up: those they run and hold ready."""
+    asked = {**manifest.planned, **manifest.job["engine"]["options"]}.get("max_num_seqs")
+    running = asked if isinstance(asked, int) and asked > 0 else MOST_RUNNING
+    return manifest.most_engines * (running + ahead_of(running))
 
 
 def remove_leftovers(storage: Storage, batches: Sequence[OrderBatch]) -> None:

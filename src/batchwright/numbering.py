@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +83,7 @@ class Numbering:
         self._splits = manifest.splits
         source = manifest.job["input"]
         self._limit: int | None = source["limit"]
-        self._pilot_pool = manifest.pilot_pool
+        self._read: dict[tuple[int, int], PreparedReceipt] = {}
         self._seen = SeenIds()
         self._unique_ids = bool(manifest.id_column) and source["duplicate_ids"] == "reject"
 
@@ -92,6 +94,7 @@ class Numbering:
     def forget(self) -> None:
         """Start again from the first row."""
         self._seen = SeenIds()
+        self._read.clear()
 
     def replay(self, batch: OrderBatch, at: Position) -> None:
         """Step over what another has numbered."""
@@ -100,29 +103,42 @@ class Numbering:
             _step_over(at, ordered_receipt(self._storage, part), self._splits)
         at.rows = batch.rows
 
-    def ready_parts(self, at: Position, most: int, *, for_pilot: bool) -> list[PreparedReceipt]:
-        """The prepared parts that come next, as far as they are there.
+    def ready_parts(self, at: Position, most: int) -> list[PreparedReceipt]:
+        """The prepared parts that come next, as far as they are there; at most so many."""
+        return list(islice(self._next_parts(at), most))
+
+    def parts_for_pilot(
+        self, at: Position, is_enough: Callable[[int, int], bool]
+    ) -> list[PreparedReceipt]:
+        """All prepared parts that the pilot is chosen from, once these are enough; else none.
 
         Args:
             at: where the order stands.
-            most: that many at most.
-            for_pilot: all that the pilot is chosen from, or none; `most` does not count.
+            is_enough: whether so many rows with so many prompt tokens are, while more may come.
         """
-        receipts: list[PreparedReceipt] = []
+        receipts = list(self._next_parts(at))
+        rows = at.rows + sum(one.rows for one in receipts)
+        tokens = sum(one.prompt_tokens for one in receipts)
+        last = receipts[-1] if receipts else None
+        complete = last is not None and last.last and last.split == len(self._splits) - 1
+        if complete or (self._limit is not None and rows >= self._limit):
+            return receipts
+        return receipts if is_enough(rows, tokens) else []
+
+    def _next_parts(self, at: Position) -> Iterator[PreparedReceipt]:
+        """What stands behind `at`; each receipt is read once, however often it is looked for."""
+        self._read = {key: one for key, one in self._read.items() if key >= (at.split, at.part)}
         split, part, rows = at.split, at.part, at.rows
-        while split < len(self._splits) and rows != self._limit:
-            # The pilot's rows are chosen from many, so the order begins when those are prepared.
-            if for_pilot and 0 < self._pilot_pool <= rows:
-                break
-            if not for_pilot and len(receipts) == most:
-                break
-            receipt = prepared_receipt(self._storage, split, part)
+        while split < len(self._splits) and (self._limit is None or rows < self._limit):
+            receipt = self._read.get((split, part))
             if receipt is None:
-                return [] if for_pilot else receipts
-            receipts.append(receipt)
-            rows = min(rows + receipt.rows, self._limit or rows + receipt.rows)
+                receipt = prepared_receipt(self._storage, split, part)
+            if receipt is None:
+                return
+            self._read[split, part] = receipt
+            yield receipt
+            rows += receipt.rows
             split, part = (split + 1, 0) if receipt.last else (split, part + 1)
-        return receipts
 
     def number(self, receipts: list[PreparedReceipt], after: Position) -> Numbered:
         """Number the rows of some parts, and let those that are valid wait.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from batchwright.arrange import Arrangement, remove_leftovers
 from batchwright.core.errors import StorageError
 from batchwright.core.records import Chunk, OrderBatch, OrderDecision, PreparedReceipt, Slice
 from batchwright.numbering import Numbered, Numbering, Position, write_rejected
-from batchwright.pilot_rows import choose_pilot
+from batchwright.pilot_rows import choose_pilot, pool_is_enough
 from batchwright.plan.chunks import (
     Ahead,
     count_rows,
@@ -31,7 +32,7 @@ from batchwright.rundir import artifacts, layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.decided import read_decision
 from batchwright.rundir.events import Events
-from batchwright.rundir.manifest import Manifest, block_size
+from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import row_numbers
 from batchwright.rundir.state import last_rows
 from batchwright.rundir.storage import Storage
@@ -46,7 +47,6 @@ PILOTS_IN_JOB = 4
 BY_LENGTH = ("length", "longest")
 
 _NOTHING = Numbered((), ())
-
 DISK_HINT = "Grouped rows are written a second time: is there room on the disk?"
 
 
@@ -91,12 +91,17 @@ class Sequencer:
             return self._go_on_grouped()
         if at.sequence and self._numbering.is_complete(at):
             return self._go_on_numbered()
-        receipts = self._numbering.ready_parts(
-            at, PARTS_PER_BATCH, for_pilot=self._begins_with_pilot
-        )
+        receipts = self._ready_parts()
         if receipts or self._numbering.is_complete(at):
             return self._number(receipts)
         return self._top_up()
+
+    def _ready_parts(self) -> list[PreparedReceipt]:
+        """The parts that can be numbered now."""
+        if not self._begins_with_pilot:
+            return self._numbering.ready_parts(self._at, PARTS_PER_BATCH)
+        is_enough = partial(pool_is_enough, self._manifest, self._watcher.engine_up_s())
+        return self._numbering.parts_for_pilot(self._at, is_enough)
 
     def _restore(self) -> None:
         self._drop_arrangement()
@@ -186,9 +191,7 @@ class Sequencer:
                 rows = count_rows(self._at.waiting)
                 return self._settle(OrderDecision(order, "file", UNKNOWN_CACHE, rows, 0, 0))
             by = order if order in BY_LENGTH else "prefix"
-            self._arrangement = Arrangement(
-                self._storage, self._at.waiting, by, block_size(self._manifest)
-            )
+            self._arrangement = Arrangement(self._storage, self._manifest, self._at.waiting, by)
             self._steps = self._arrangement.look()
         if self._steps is not None:
             return self._step(self._arrangement)
@@ -200,9 +203,7 @@ class Sequencer:
         ahead = 0 if in_time else rows_meanwhile(seconds, self._replicas, self._watcher.rows_per_s)
         if self._watcher.somebody_runs() and self._top_up(ahead):
             return True
-        self._steps = self._arrangement.group(
-            self._at.waiting, self._at.chunks, self._chunk_rows, self._replicas
-        )
+        self._steps = self._arrangement.group(self._at.waiting, self._at.chunks)
         return True
 
     def _step(self, arrangement: Arrangement) -> bool:

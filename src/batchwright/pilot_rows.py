@@ -35,7 +35,35 @@ LARGEST_GROUP = 8
 # rows of 2,000 tokens, in blocks of 16.
 MOST_KEY_BYTES = 192 << 20
 
+# To look at the rows that a run's pilot is chosen from takes seconds: with so many prompt tokens they
+# are enough.
+MOST_POOL_TOKENS = 20_000_000
+
+# Where an engine is up, so many times the pilot's rows do; and it waits no longer than that for them.
+LEAST_POOL = 10
+ENGINE_WAITS_S = 1.5
+
 Ints = npt.NDArray[np.int64]
+
+
+def pool_is_enough(
+    manifest: Manifest, engine_up_s: float | None, rows: int, prompt_tokens: int
+) -> bool:
+    """Whether a run's pilot may be chosen from the first rows, while others are being prepared.
+
+    Args:
+        manifest: of the run.
+        engine_up_s: seconds for which an engine has been up; None before that.
+        rows: that are prepared.
+        prompt_tokens: of these.
+    """
+    if not manifest.pilot_pool:  # chosen from all rows
+        return False
+    if rows >= manifest.pilot_pool or prompt_tokens >= MOST_POOL_TOKENS:
+        return True
+    if engine_up_s is None:
+        return False
+    return rows >= manifest.pilot_rows * (LEAST_POOL if engine_up_s < ENGINE_WAITS_S else 1)
 
 
 def choose_pilot(

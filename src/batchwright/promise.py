@@ -23,17 +23,17 @@ from batchwright.rundir.storage import Storage
 # An estimate that moves by less, once all rows are known, is not told again.
 WORTH_TELLING = 0.05
 
-NO_ESTIMATE = "the times of the pilot's rows were lost when their worker was killed: no estimate"
+# A run's pilot is chosen from so many times its rows, if that many are prepared before an engine is up.
+POOL = 100
 
-# A run's pilot is chosen from so many times its rows.
-POOL = 10
+NO_ESTIMATE = "the times of the pilot's rows were lost when their worker was killed: no estimate"
 
 
 def with_pilot(manifest: Manifest) -> Manifest:
     """The manifest of a run that begins with a pilot, if its job wants one.
 
-    Its rows are chosen from the first ones only, so that the engine need not wait for the others;
-    from all of them where a budget depends on it.
+    Its rows are chosen from those that are prepared while the engine starts, so that it need not wait
+    for the others; from all of them where a budget depends on it.
     """
     run, plan = manifest.job["run"], manifest.job["plan"]
     rows: int = run["pilot_rows"] if manifest.job["task"] == "generate" else 0

@@ -17,6 +17,7 @@ from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
 LOOK_EVERY_S = 0.5
+LOOK_FOR_ENGINE_S = 0.1
 
 # The workers of a run start at the same time; those with an engine have so long to show up.
 PATIENCE_S = 10.0
@@ -38,6 +39,8 @@ class Watcher:
         self._state = RunState(storage)
         self._roster = Roster(storage)
         self._looked_at = float("-inf")
+        self._up_at: float | None = None
+        self._sought_at = float("-inf")
         self._clock = SystemClock()
         # Without that claim nobody drives this run, and there is nobody to wait for.
         claims = storage.names(layout.CLAIMS)
@@ -132,6 +135,15 @@ class Watcher:
         if not workers:
             return self._is_patient()
         return not any(worker.get("engine") for worker in workers)
+
+    def engine_up_s(self) -> float | None:
+        """Seconds since an engine was first seen to be up; None before that."""
+        now = self._clock.monotonic()
+        if self._up_at is None and now - self._sought_at >= self._storage.seldom(LOOK_FOR_ENGINE_S):
+            self._sought_at = now
+            if any(one.get("engine") for one in self._workers()):
+                self._up_at = now
+        return None if self._up_at is None else now - self._up_at
 
     def somebody_runs(self) -> bool:
         """Whether there is a worker with an engine, or one that is starting it."""

@@ -38,7 +38,6 @@ from batchwright.surroundings import Surroundings
 COMMITS_AT_ONCE = 8
 
 _log = logging.getLogger("batchwright.engine")
-
 STEP_TIMEOUT_S = 0.1
 MEDIA_STEP_TIMEOUT_S = 0.01
 
@@ -287,7 +286,8 @@ class Worker:
 
     def _read_ahead(self) -> None:
         if self._next is None:
-            chunk = self._queue.take(self._clock.monotonic())
+            held_rows = sum(active.unfinished for active in self._active.values())
+            chunk = self._queue.take(self._clock.monotonic(), held_rows)
             if chunk is not None:
                 self._next = self._reader.submit(self._committer.load, chunk)
 

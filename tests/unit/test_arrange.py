@@ -35,7 +35,7 @@ def shuffled_documents(seed: int = 1) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> SmallRun:
-    run = small_run(tmp_path, shuffled_documents(), sampling__max_tokens=8)
+    run = small_run(tmp_path, shuffled_documents(), sampling__max_tokens=8, run__chunk_rows=30)
     run.prepare()
     return run
 
@@ -45,14 +45,14 @@ def waiting(run: SmallRun) -> list[Slice]:
 
 
 def looked(run: SmallRun, by: str = "prefix") -> Arrangement:
-    found = Arrangement(run.storage, waiting(run), by, BLOCK)
+    found = Arrangement(run.storage, run.manifest, waiting(run), by)
     for _ in found.look():
         pass
     return found
 
 
 def grouped_rows(run: SmallRun, found: Arrangement, rows: list[Slice]) -> list[int]:
-    for _ in found.group(rows, 0, 30, 1):
+    for _ in found.group(rows, 0):
         pass
     numbers: list[int] = row_numbers(run.storage, found.slices).tolist()
     return numbers
@@ -101,16 +101,33 @@ def test_order_by_length_puts_long_prompts_first(tmp_path: Path) -> None:
     assert all(b <= 1.11 * a + 1 for a, b in itertools.pairwise(lengths))
 
 
-def test_rows_with_the_largest_caps_come_first(tmp_path: Path) -> None:
+def by_caps(tmp_path: Path, replicas: int) -> list[int]:
+    """The caps of 120 rows in the order in which they run: engines hold 24 rows each."""
     caps = [2 + 40 * row for row in range(120)]
     rows = [{"prompt": f"row {cap}", "max_tokens": cap} for cap in caps]
-    run = small_run(tmp_path, rows)
+    settings = {"run__replicas": replicas, "run__chunk_rows": 30}
+    run = small_run(tmp_path, rows, engine__options={"max_num_seqs": 8}, **settings)
     run.prepare()
     numbers = grouped_rows(run, looked(run, "longest"), waiting(run))
-    ordered = [caps[row] for row in numbers]
     assert sorted(numbers) == list(range(120))
-    assert all(b < 1.42 * a for a, b in itertools.pairwise(ordered))
+    return [caps[row] for row in numbers]
+
+
+def test_rows_with_the_largest_caps_come_first(tmp_path: Path) -> None:
+    ordered = by_caps(tmp_path, replicas=1)
+    assert all(b < 1.42 * a for a, b in itertools.pairwise(ordered[24:]))
+    assert min(ordered[:24]) * 1.42 > max(ordered[24:])
     assert ordered != sorted(ordered, reverse=True), "an engine would get the longest of all"
+
+
+def test_engines_that_come_up_one_after_another_get_rows_of_the_same_lengths(
+    tmp_path: Path,
+) -> None:
+    ordered = by_caps(tmp_path, replicas=3)
+    shares = [ordered[0:24], ordered[24:48], ordered[48:72]]
+    means = [sum(share) / len(share) for share in shares]
+    assert max(means) < 1.15 * min(means), "the first would have 1.9 times as much as the last"
+    assert min(ordered[:72]) * 1.42 > max(ordered[72:])
 
 
 def test_a_small_cache_makes_groups_worth_it_and_a_large_one_does_not(run: SmallRun) -> None:

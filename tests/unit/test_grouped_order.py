@@ -16,6 +16,7 @@ from batchwright.core.records import GROUPED, Chunk, OrderDecision, Receipt
 from batchwright.order import Sequencer
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import read_slices, row_numbers
+from batchwright.rundir.storage import Storage
 from tests.unit.rundir.small_runs import SmallRun, small_run
 from tests.unit.test_arrange import changes, documents_of, shuffled_documents
 
@@ -344,3 +345,53 @@ def test_a_pilot_comes_first_and_the_rest_is_grouped(tmp_path: Path, pool: int) 
     assert len(first) == 20 + 10, "the pilot is one of the three chunks that are kept ahead"
     names = documents_of(grouped)
     assert changes(names) == len(set(names)) - 1
+
+
+def begin_in_files(tmp_path: Path) -> SmallRun:
+    """Two files of 60 rows, the first prepared; 4 rows are the pilot."""
+    rows = shuffled_documents()
+    run = small_run(tmp_path, {"a.jsonl": rows[:60], "b.jsonl": rows[60:]}, run__order="file")
+    assert len(run.manifest.splits) == 2
+    run.prepare([0])
+    run.manifest = replace(run.manifest, pilot_rows=4, pilot_pool=100)
+    return run
+
+
+def test_a_pilot_is_chosen_from_all_that_is_prepared_while_engines_start(tmp_path: Path) -> None:
+    run = begin_in_files(tmp_path)
+    Engines(run)
+    sequencer = Sequencer(run.storage, run.manifest)
+    advance(sequencer)
+    assert run.batches() == [], "the engine has time: more rows say more"
+    run.prepare([1])
+    advance(sequencer)
+    assert run.batches()[0].rows == ROWS
+    assert sum(chunk.num_rows for chunk in run.state().pilot) == 4
+
+
+def test_an_engine_that_is_up_does_not_wait_for_more_rows_to_choose_from(tmp_path: Path) -> None:
+    run = begin_in_files(tmp_path)
+    Engines(run).start()
+    advance(Sequencer(run.storage, run.manifest))
+    assert run.batches()[0].rows == 60
+    assert sum(chunk.num_rows for chunk in run.state().pilot) == 4
+
+
+def test_receipts_of_parts_that_wait_for_others_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begin_in_files(tmp_path)
+    Engines(run)
+    sequencer = Sequencer(run.storage, run.manifest)
+    asked: list[str] = []
+    read = type(run.storage).read_if_there
+
+    def counted(storage: Storage, path: str) -> bytes | None:
+        asked.append(path)
+        return read(storage, path)
+
+    monkeypatch.setattr(Storage, "read_if_there", counted)
+    for _ in range(3):
+        sequencer.advance()
+    assert asked.count(layout.prepared_receipt(0, 0)) == 1
+    assert asked.count(layout.prepared_receipt(1, 0)) == 3, "the one that is not there yet"

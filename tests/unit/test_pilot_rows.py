@@ -12,7 +12,15 @@ import pytest
 
 from batchwright import pilot_rows
 from batchwright.core.records import Slice
-from batchwright.pilot_rows import LARGEST_GROUP, choose_pilot, find_groups
+from batchwright.pilot_rows import (
+    ENGINE_WAITS_S,
+    LARGEST_GROUP,
+    LEAST_POOL,
+    MOST_POOL_TOKENS,
+    choose_pilot,
+    find_groups,
+    pool_is_enough,
+)
 from batchwright.rundir import layout
 from batchwright.rundir.prepared import read_slices, row_numbers
 from tests.unit.rundir.small_runs import SmallRun, small_run
@@ -131,3 +139,25 @@ def test_keys_that_take_too_much_memory_are_not_kept(
     monkeypatch.setattr(pilot_rows, "MOST_KEY_BYTES", 1_000)
     assert find_groups(run.storage, everything(ROWS), BLOCK) is None
     assert changes(documents_of(run)) > 950
+
+
+@pytest.mark.parametrize(
+    ("engine_up_s", "rows", "tokens", "enough"),
+    [
+        (None, 99_999, MOST_POOL_TOKENS - 1, False),
+        (None, 100_000, 0, True),
+        (None, 3_000, MOST_POOL_TOKENS, True),
+        (0.0, 1_000 * LEAST_POOL - 1, 0, False),
+        (0.0, 1_000 * LEAST_POOL, 0, True),
+        (ENGINE_WAITS_S, 999, 0, False),
+        (ENGINE_WAITS_S, 1_000, 0, True),
+    ],
+)
+def test_when_a_pilot_is_chosen(
+    tmp_path: Path, engine_up_s: float | None, rows: int, tokens: int, enough: bool
+) -> None:
+    manifest = small_run(tmp_path, [{"prompt": "one"}]).manifest
+    pilot = replace(manifest, pilot_rows=1_000, pilot_pool=100_000)
+    assert pool_is_enough(pilot, engine_up_s, rows, tokens) is enough
+    of_all = replace(pilot, pilot_pool=0)
+    assert not pool_is_enough(of_all, engine_up_s, rows, tokens), "a budget depends on all rows"

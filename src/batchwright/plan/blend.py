@@ -133,6 +133,21 @@ def _take_turns(units: Units) -> Ints:
     return np.asarray(both[np.lexsort((kind, behind))])
 
 
+def deal(places: Ints, at_once: int) -> Ints:
+    """The same places, the first of them mixed: those of rows that engines take when they come up.
+
+    The engine that is up first takes as many rows as it has room for. Sorted, they would be the
+    longest of all, and the others would wait for it at the end.
+
+    Args:
+        places: of rows, each place once, shape (rows,).
+        at_once: rows that all engines take together before one has ended.
+    """
+    first = min(at_once, len(places))
+    mixed = np.random.default_rng(0).permutation(first)
+    return np.where(places < first, mixed[np.minimum(places, first - 1)], places)
+
+
 def _long_ones_early(units: Units, order: Ints, long_cap: int) -> Ints:
     """The same order, but the last share of the work is of units without long rows."""
     is_long = units.longest[order] > long_cap

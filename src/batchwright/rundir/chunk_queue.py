@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 
 from batchwright.core.records import Chunk
-from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.ledger import EngineCount, Ledger
 from batchwright.rundir.prepared import rows_are_coming
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -19,9 +20,28 @@ LOOK_FIRST_S = 0.05
 # In an object store they are looked at less and less often, down to this.
 LONGEST_PAUSE_S = 5.0
 
+# While so many times a worker's own rows are open, it need not count the others: nobody has more
+# engines than that, or they all have enough.
+MOST_SHARES = 64
+
+
+def is_above_share(held_rows: int, rows: int, open_rows: int, engines: int) -> bool:
+    """Whether another chunk would bring a worker further above its share than it is below.
+
+    Args:
+        held_rows: that it has and that are not finished.
+        rows: of the chunk.
+        open_rows: of the run that are not finished, those that workers hold included.
+        engines: that share them.
+    """
+    return engines * (2 * held_rows + rows) > 2 * open_rows
+
 
 class ChunkQueue:
     """Claims chunks for one worker, in the order's own order.
+
+    An engine that is up before the others does not take the rows that they could run: towards the
+    end of a run, and all through a small one, nobody holds more than its share of what is left.
 
     Chunks of grouped rows are cut between groups where they can be, so it does not matter for the
     prefix cache which worker has the next one: a group that was too large for one chunk costs one
@@ -36,6 +56,8 @@ class ChunkQueue:
         self._untouched: deque[Chunk] = deque()
         self._claimed_by_others: dict[str, Chunk] = {}
         self._mine: set[str] = set()
+        self._engines = EngineCount(storage, ledger)
+        self._leaves_rest = False
         self._looked_at = float("-inf")
         self._had_free = False
         self._first_pause_s = storage.seldom(LOOK_AGAIN_S)
@@ -45,8 +67,16 @@ class ChunkQueue:
         self._ledger.refresh()
         self._state.refresh_receipts()
 
-    def take(self, now: float) -> Chunk | None:
-        """Claim a chunk; None if none is free now. `now` is monotonic seconds."""
+    def take(self, now: float, held_rows: int = 0) -> Chunk | None:
+        """Claim a chunk; None if none is free now, or what is left is for others.
+
+        Args:
+            now: monotonic seconds.
+            held_rows: rows of the worker's chunks that are not finished.
+        """
+        self._leaves_rest = held_rows > 0 and self._has_its_share(held_rows, now)
+        if self._leaves_rest:
+            return None
         chunk = self._take_untouched()
         if chunk is None and now - self._looked_at >= self._pause_s:
             self._looked_at = now
@@ -54,6 +84,28 @@ class ChunkQueue:
             chunk = self._take_untouched() or self._take_over()
             self._rest(found=chunk is not None)
         return chunk
+
+    def _has_its_share(self, held_rows: int, now: float) -> bool:
+        """Whether what is left is for others. A pilot alone is not shared out: it is to fill an engine."""
+        if self._pilot_only or not self._state.ordered or not self._untouched:
+            return False
+        if self._open_rows(held_rows) >= MOST_SHARES * held_rows:
+            return False
+        if now - self._looked_at >= self._pause_s:  # others have finished some of theirs
+            self._looked_at = now
+            self._look()
+        rows = self._untouched[0].num_rows
+        return is_above_share(held_rows, rows, self._open_rows(held_rows), self._engines.count(now))
+
+    def _open_rows(self, held_rows: int) -> int:
+        """Rows of the run that are not finished, as far as they matter for a share."""
+        rows = held_rows
+        for chunk in chain(self._untouched, self._claimed_by_others.values()):
+            if rows >= MOST_SHARES * held_rows:
+                break
+            if chunk.name not in self._state.done:
+                rows += chunk.num_rows
+        return rows
 
     def has_free(self, now: float) -> bool:
         """Whether a chunk could be claimed at the last look. `now` is monotonic seconds."""
@@ -95,10 +147,10 @@ class ChunkQueue:
     def more_to_come(self) -> bool:
         """Whether there are chunks that nobody has claimed, or will be, by the last look.
 
-        Those that others hold are not counted: who waits for them waits at the end.
+        Those that others hold, or are to have, are not counted: who waits for them waits at the end.
         """
         complete = self._state.ordered or (self._pilot_only and bool(self._state.pilot))
-        return bool(self._untouched) or not complete
+        return (bool(self._untouched) and not self._leaves_rest) or not complete
 
     def finished(self) -> bool:
         """Whether every chunk there will ever be has a receipt, by the last look."""

@@ -25,6 +25,9 @@ from batchwright.rundir.storage import Storage
 # In an object store the signs of life are listed at most this often (see `Storage.seldom`).
 LOOK_AT_OTHERS_S = 0.5
 
+# Engines that share the work are counted at most this often on a disk.
+COUNT_ENGINES_S = 0.5
+
 
 def new_worker_name(role: str) -> str:
     """A name that no other process has: role, host, process and chance."""
@@ -218,6 +221,32 @@ class Roster:
         for name, body in zip(fresh, bodies, strict=True):
             self._known[name] = (marks[name], _object(body))
         return {name.removesuffix(".json"): state for name, (_, state) in self._known.items()}
+
+
+class EngineCount:
+    """How many engines share the work of a run, by their workers' signs of life.
+
+    Those that are starting count: they will be up before long.
+    """
+
+    def __init__(self, storage: Storage, ledger: Ledger) -> None:
+        self._every_s = storage.seldom(COUNT_ENGINES_S)
+        self._ledger = ledger
+        self._roster = Roster(storage)
+        self._counted_at = float("-inf")
+        self._count = 1
+
+    def count(self, now: float) -> int:
+        """As it was a moment ago; 1 at least. `now` is monotonic seconds."""
+        if now - self._counted_at >= self._every_s:
+            self._counted_at = now
+            infer = [
+                name
+                for name, one in self._roster.read().items()
+                if one.get("role") == "infer" and not one.get("ended")
+            ]
+            self._count = max(1, sum(not self._ledger.is_silent(name) for name in infer))
+        return self._count
 
 
 def _object(raw: bytes | None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Manifest:
         chat: whether column and template prompts are sent as chat messages.
         max_model_len: prompt and output tokens of one row at most.
         pilot_rows: rows that the order begins with, chosen by prompt length; 0 for none.
-        pilot_pool: they are chosen from the first so many rows; 0 for all of them.
+        pilot_pool: they are chosen from the first so many rows at most; 0 for all of them.
         planned: engine options, by the engine's own names, and `replicas` that the plan chose for
             the machine of this start; the job's own options beat them.
         kv_tokens: that the KV cache of each engine of this start should hold; 0 if not known.

@@ -168,3 +168,77 @@ def test_who_only_looks_whether_there_is_work_claims_nothing(
     assert not has_free()
     Ledger(run.storage, "b", clock, LEASE_S).heartbeat({}, ended=True)
     assert has_free()
+
+
+def engines(run: SmallRun, clock: ManualClock, count: int) -> list[ChunkQueue]:
+    """Queues of workers that run engines, of which each has told so."""
+    queues = []
+    for number in range(count):
+        ledger = Ledger(run.storage, f"engine-{number}", clock, LEASE_S)
+        ledger.heartbeat({"role": "infer"})
+        queues.append(ChunkQueue(run.storage, ledger))
+    return queues
+
+
+def take_what_it_may(queue: ChunkQueue, clock: ManualClock) -> list[int]:
+    """Chunks of two rows each, of which none is finished."""
+    taken: list[int] = []
+    while (chunk := queue.take(clock.monotonic(), 2 * len(taken))) is not None:
+        taken.append(chunk.number)
+        clock.sleep(LOOK_AGAIN_S)
+    return taken
+
+
+def test_the_first_engine_leaves_the_others_their_share(run: SmallRun, clock: ManualClock) -> None:
+    first, second = engines(run, clock, 2)
+    assert take_what_it_may(first, clock) == [0, 1, 2]
+    assert not first.more_to_come, "it is not short of rows: what is left is not for it"
+    second_s = [second.take(clock.monotonic(), held) for held in (0, 2)]
+    assert [chunk and chunk.number for chunk in second_s] == [3, 4]
+
+
+def test_whoever_holds_nothing_takes_what_is_left(run: SmallRun, clock: ManualClock) -> None:
+    first, _ = engines(run, clock, 2)
+    assert take_what_it_may(first, clock) == [0, 1, 2]
+    assert [first.take(clock.monotonic(), held) for held in (0, 0)] == run.state().chunks[3:]
+
+
+def test_an_engine_alone_takes_everything(run: SmallRun, clock: ManualClock) -> None:
+    (only,) = engines(run, clock, 1)
+    assert take_what_it_may(only, clock) == [0, 1, 2, 3, 4]
+
+
+def test_the_share_of_one_that_fell_silent_is_taken(run: SmallRun, clock: ManualClock) -> None:
+    first, _ = engines(run, clock, 2)
+    assert take_what_it_may(first, clock) == [0, 1, 2]
+    clock.sleep(LEASE_S + 1)
+    assert first.take(clock.monotonic(), 6) == run.state().chunks[3]
+
+
+def test_one_that_ended_has_no_share(run: SmallRun, clock: ManualClock) -> None:
+    first, _ = engines(run, clock, 2)
+    Ledger(run.storage, "engine-1", clock, LEASE_S).heartbeat({"role": "infer"}, ended=True)
+    assert take_what_it_may(first, clock) == [0, 1, 2, 3, 4]
+
+
+def test_rows_that_are_finished_are_nobody_s_share(run: SmallRun, clock: ManualClock) -> None:
+    first, second = engines(run, clock, 2)
+    assert take_what_it_may(first, clock) == [0, 1, 2]
+    assert second.take(clock.monotonic(), 0) == run.state().chunks[3]
+    for number in (0, 1, 2):
+        done(run, number)
+    clock.sleep(LOOK_AGAIN_S)
+    assert second.take(clock.monotonic(), 2) is None, "one chunk each of the two that are left"
+    assert first.take(clock.monotonic(), 0) == run.state().chunks[4]
+
+
+def test_nobody_counts_engines_while_enough_is_left(tmp_path: Path, clock: ManualClock) -> None:
+    run = small_run(tmp_path, prompts(300), run__chunk_rows=2)
+    run.prepare()
+    run.order()
+    first, _ = engines(run, clock, 2)
+    taken = [first.take(clock.monotonic(), held) for held in (0, 2, 4)]
+    assert all(taken)
+    assert first._engines._count == 1, "each count is a listing"
+    assert first.take(clock.monotonic(), 148) is not None
+    assert first._engines._count == 2
