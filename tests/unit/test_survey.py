@@ -259,7 +259,10 @@ def test_equal_jobs_make_equal_manifests(tmp_path: Path) -> None:
 def test_a_template_without_a_column_asks_the_same_of_every_row(tmp_path: Path) -> None:
     """With Python's single braces the model would read `{text}` a million times."""
     rows: list[Row] = [{"text": "a"}, {"text": "b"}]
-    for wrong, said in (("Is this good? {text}", "{text} would be sent"), ("Hello", "ask the same")):
+    for wrong, said in (
+        ("Is this good? {text}", "{text} would be sent"),
+        ("Hello", "ask the same"),
+    ):
         with pytest.raises(JobError, match=said):
             look(tmp_path, rows, prompt__template=wrong)
     look(tmp_path, rows, prompt__template="{{ text }} as {json}")
