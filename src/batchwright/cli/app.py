@@ -29,7 +29,7 @@ from batchwright.cli.arguments import (
     System,
 )
 from batchwright.cli.diagnose import diagnose_run
-from batchwright.cli.ending import end_process, ending, leave, stopping
+from batchwright.cli.ending import ending, leave, run_to_the_end, stopping
 from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
 from batchwright.cli.load_run import load_run
@@ -330,7 +330,4 @@ def version(
 def main() -> None:
     """Entry point of the `batchwright` command."""
     leave_torch_out()
-    try:
-        app()
-    except SystemExit as ended:
-        end_process(ended.code)
+    run_to_the_end(app)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from batchwright import __version__
 from batchwright.again import order_failed_rows
-from batchwright.cli.app import app
+from batchwright.cli.app import app, main
 from batchwright.rundir.manifest import read_manifest
 from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage
@@ -365,6 +365,41 @@ def test_a_torn_manifest_is_named(copy: Path, command: list[str]) -> None:
 @pytest.mark.parametrize("arguments", [["run"], ["frobnicate"], ["run", "x", "--bogus"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert batchwright(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (["run", "x", "--bogus"], 2, "--bogus"),
+        (["run"], 2, "SOURCE"),
+        (["frobnicate"], 2, "frobnicate"),
+        (["run", "x", "--limit", "many"], 2, "--limit"),
+    ],
+)
+def test_wrong_usage_is_one_json_object_too(
+    arguments: list[str], exit_code: int, said: str
+) -> None:
+    command = [sys.executable, "-m", "batchwright", *arguments, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    body = Answer(ended.returncode, ended.stdout, ended.stderr).json
+    assert (ended.returncode, body["exit_code"]) == (exit_code, exit_code)
+    assert said in body["error"]["message"]
+    assert said in ended.stderr
+
+
+def test_a_fault_of_our_own_is_one_json_object_and_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr("batchwright.pipeline.status", broken)
+    monkeypatch.setattr("batchwright.cli.app.leave_torch_out", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["batchwright", "status", "run", "--json"])
+    with pytest.raises(ZeroDivisionError):
+        main()
+    body = Answer(1, capsys.readouterr().out, "").json
+    assert (body["exit_code"], body["error"]["kind"]) == (1, "ZeroDivisionError")
 
 
 @pytest.fixture
