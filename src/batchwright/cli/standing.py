@@ -43,9 +43,7 @@ def show_status(run_dir: Location, standing: Standing, *, as_json: bool) -> None
     for load in standing.loads:
         for line in load_lines(run_dir, load):
             print_line(f"  {line}")
-    for worker in standing.workers:
-        if not worker.get("ended"):
-            _print_worker(worker)
+    _print_workers(standing)
     if not (standing.is_finished or standing.is_running):
         print_line(f"  go on    batchwright run {run_dir}")
 
@@ -57,6 +55,18 @@ def _state(standing: Standing) -> str:
             return "complete"
         return "complete, but its results are not written yet"
     return "not complete" if standing.is_running else "not complete, and nobody works on it"
+
+
+def _print_workers(standing: Standing) -> None:
+    """Those that work on it; those that were lost by name only where nobody is left."""
+    lost = [one for one in standing.workers if one["presence"] in _LOST]
+    running = [one for one in standing.workers if one["presence"] == "running"]
+    if standing.is_finished:
+        return
+    for worker in running or lost:
+        _print_worker(worker)
+    if running and lost:
+        print_line(f"  lost     {len(lost):,} workers, of this start or of earlier ones")
 
 
 def _print_worker(worker: Mapping[str, Any]) -> None:
