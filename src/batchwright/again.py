@@ -49,6 +49,8 @@ def order_failed_rows(
         last=True,
         replaces=tuple(_codes_of(chunk, failed) for chunk in chunks),
     )
+    # From here on the results are those of an earlier pass: whoever writes them again says so.
+    storage.delete(layout.SUCCESS)
     storage.commit(layout.order_batch(generation, 0), artifacts.dump(batch))
     return len(rows)
 

@@ -258,7 +258,7 @@ def _progress(storage: Storage) -> RunProgress:
     state = read_state(storage)
     counts = state.counts()
     rate = recent_rate(list(state.receipts.values()), time.time())
-    left = counts.rows - counts.settled
+    left = counts.rows - counts.done
     known = counts.ordered and rate and not counts.complete
     return RunProgress(counts, rate, left / rate if known else None)
 

@@ -17,6 +17,7 @@ from batchwright.diagnose.evidence import (
     EngineFault,
     Evidence,
     Settings,
+    Stop,
     WorkerEvidence,
 )
 from batchwright.diagnose.faults import UNKNOWN, capture_line, shown
@@ -34,6 +35,7 @@ from batchwright.rundir.decided import read_decision
 from batchwright.rundir.events import newest_start, read_events
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import Manifest, block_size
+from batchwright.rundir.presence import Attendance, Presence
 from batchwright.rundir.readings import read_readings
 from batchwright.rundir.state import Counts, RunState, read_state
 from batchwright.rundir.storage import Storage
@@ -45,6 +47,12 @@ LOG_TAIL_BYTES = 256 * 1024
 # Errors that a worker reports of something else than its engine.
 _NOT_THE_ENGINE = {"Stopped", "Interrupted", "InputError", "TooManyFailures", "StorageError",
                    "VerifyError", "MissingExtra", "ResumeRefused"}  # fmt: skip
+
+# The command that starts a run may give a sign of life so long before it notes the start.
+_BEAT_S = 5.0
+
+# Those of them that are faults; a worker that was told to stop has done what it should.
+_STOPS = _NOT_THE_ENGINE - {"Stopped", "Interrupted"}
 
 Heartbeats = Mapping[str, Mapping[str, Any]]
 
@@ -91,6 +99,7 @@ def gather(storage: Storage, manifest: Manifest, job: Job) -> Evidence:
         answers=answers,
         plan=told_plan(storage),
         faults=_faults(left),
+        stop=_stop(left, counts),
         wall_s=_wall_s(left),
         rows=counts.rows,
         failed=counts.failures,
@@ -264,6 +273,22 @@ def _engine_starts(storage: Storage, worker: str) -> list[EngineStart]:
     with path.open("rb") as log:
         log.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
         return find_starts(log.read().decode(errors="replace"))
+
+
+def _stop(left: _Left, counts: Counts) -> Stop | None:
+    """How the newest start of the run stopped, by the last signs of life of its workers."""
+    attendance = Attendance(left.storage, left.job.run.lease_s)
+    presences = {name: attendance.of(name, one) for name, one in left.heartbeats.items()}
+    if counts.complete or Presence.RUNNING in presences.values():
+        return None
+    since = left.begun_at - _BEAT_S
+    newest = {name: one for name, one in left.heartbeats.items() if one.get("at", 0.0) >= since}
+    lost = sum(presences[name] is not Presence.ENDED for name in newest)
+    told = [one for one in newest.values() if one.get("error", {}).get("kind") in _STOPS]
+    error = max(told, key=lambda one: float(one["at"]))["error"] if told else {}
+    return Stop(
+        counts.chunks_done, counts.chunks, lost, error.get("message", ""), error.get("hint", "")
+    )
 
 
 def _wall_s(left: _Left) -> float:

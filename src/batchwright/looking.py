@@ -11,6 +11,8 @@ from typing import Any
 from batchwright.config.job import Job
 from batchwright.core.readings import Reading
 from batchwright.core.records import Receipt
+from batchwright.core.stores import LoadCounts
+from batchwright.following import load_counts
 from batchwright.progress import (
     RATE_WINDOW_S,
     Rate,
@@ -24,9 +26,11 @@ from batchwright.rundir import layout
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.presence import Attendance, Presence
 from batchwright.rundir.readings import newest_readings, reading_from
-from batchwright.rundir.state import Counts, RunState
+from batchwright.rundir.state import Counts, RunState, read_state
 from batchwright.rundir.storage import Storage
+from batchwright.rundir.waste import with_counted
 
 # A reading has 1 to 2 KB, and there is one every two seconds.
 READINGS_BYTES = 1 << 16
@@ -38,6 +42,46 @@ PARTS_AT_ONCE = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands, without a second look at it.
+
+    Attributes:
+        counts: what is committed.
+        workers: the last sign of life of each, with its `name`, its `presence`, and what of its
+            work counts.
+        loads: how far its loads into databases are.
+        is_finished: whether the results are there, and are those of these counts.
+    """
+
+    counts: Counts
+    workers: list[dict[str, Any]]
+    loads: tuple[LoadCounts, ...]
+    is_finished: bool
+
+    @property
+    def is_running(self) -> bool:
+        """Whether anybody works on it."""
+        return any(one["presence"] == Presence.RUNNING for one in self.workers)
+
+
+def read_standing(storage: Storage, job: Job) -> Standing:
+    """Where a run stands now."""
+    is_finished = storage.read_if_there(layout.SUCCESS) is not None
+    attendance = Attendance(storage, job.run.lease_s)
+    state = read_state(storage)
+    workers = with_counted(Roster(storage).read(), state.receipts.values())
+    return Standing(
+        counts=state.counts(),
+        workers=[
+            {"name": name, **one, "presence": attendance.of(name, one)}
+            for name, one in workers.items()
+        ],
+        loads=load_counts(storage),
+        is_finished=is_finished,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerLook:
     """A worker at this moment.
 
@@ -46,9 +90,9 @@ class WorkerLook:
         number: by its start, as in the report; 0 for one without an engine.
         host: its machine.
         role: `infer` or `prepare`.
-        phase: what it does.
+        phase: what it does, or that it is `gone` or `silent`.
         age_s: since its last sign of life.
-        is_silent: whether that is longer ago than the run's lease.
+        is_silent: whether it is not there any more: see `rundir.presence`.
         rows_per_s: over the last half minute.
         tokens_per_s: output tokens, over the same time.
         starved_share: of the same time, in which no prepared row was at hand; None if not known.
@@ -122,6 +166,7 @@ class Onlooker:
         self._job = job
         self._state = RunState(storage)
         self._roster = Roster(storage)
+        self._attendance = Attendance(storage, job.run.lease_s)
         self._paces: dict[str, _Pace] = {}
         self._failures: dict[int, FailureLook] = {}  # oldest first
         self._known: set[str] = set()
@@ -159,7 +204,8 @@ class Onlooker:
             phase=phase,
             is_finished=is_finished,
             workers=tuple(workers),
-            failures=tuple(self._failures.values())[::-1],
+            # Of those that a retry has mended by now nobody need be told.
+            failures=tuple(self._failures.values())[::-1] if counts.failed else (),
         )
 
     def _worker(self, name: str, number: int, heartbeat: Mapping[str, Any]) -> WorkerLook:
@@ -170,14 +216,16 @@ class Onlooker:
         pace = self._paces[name]
         pace.add_heartbeat(heartbeat)
         age_s = max(0.0, time.time() - float(heartbeat["at"]))
+        presence = self._attendance.of(name, heartbeat)
+        is_there = presence is Presence.RUNNING
         return WorkerLook(
             name=name,
             number=number,
             host=str(heartbeat.get("host", "")),
             role=str(heartbeat["role"]),
-            phase=str(heartbeat.get("phase", "preparing")),
+            phase=str(heartbeat.get("phase", "preparing") if is_there else presence),
             age_s=age_s,
-            is_silent=age_s > self._job.run.lease_s,
+            is_silent=not is_there,
             rows_per_s=pace.rows_per_s,
             tokens_per_s=pace.tokens_per_s,
             starved_share=pace.starved_share(),

@@ -129,13 +129,13 @@ class Overseer:
     def _progress(self, counts: Counts) -> Progress:
         expected = expected_rows(self._state, counts, self._manifest, self._job)
         now = self._clock.monotonic()
-        rows_per_s, tokens_per_s = self._rate.add(now, counts.settled, counts.completion_tokens)
-        left = max(0, expected - counts.settled)
+        rows_per_s, tokens_per_s = self._rate.add(now, counts.done, counts.completion_tokens)
+        left = max(0, expected - counts.done)
         return Progress(
             run_dir=self._storage.place,
             counts=counts,
             rows_expected=expected,
-            rows_done=counts.settled,
+            rows_done=counts.done,
             rows_per_s=rows_per_s,
             tokens_per_s=tokens_per_s,
             eta_s=left / rows_per_s if rows_per_s else None,

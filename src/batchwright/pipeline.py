@@ -38,21 +38,20 @@ from batchwright.diagnose.verdict import diagnose as judge_evidence
 from batchwright.diagnosing import gather
 from batchwright.drive import THE_PILOT, Watch, drive
 from batchwright.exporting import export_run, first_pass
-from batchwright.following import following, load_counts
+from batchwright.following import following
 from batchwright.hardware import usable_cores
+from batchwright.looking import Standing, read_standing
 from batchwright.piloting import pilot_report
 from batchwright.planning import own_cards, plan_job
 from batchwright.profiling import choose_processes, profile_rows
 from batchwright.promise import Promise, with_pilot
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
-from batchwright.rundir.ledger import Roster
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.rejected import RejectedRows
-from batchwright.rundir.state import Counts, read_state
+from batchwright.rundir.state import read_state, unfinished
 from batchwright.rundir.storage import Storage
-from batchwright.rundir.waste import with_counted
 from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.survey import survey
 from batchwright.telling import write_report
@@ -165,7 +164,7 @@ def run(job: Job, run_dir: Location, watch: Watch, stop: threading.Event) -> Sum
     storage.put(layout.JOB, yaml.safe_dump(manifest.job, sort_keys=False).encode())
     check_writable(results_dir(storage, job))
     state = read_state(storage)
-    done_before = state.counts().settled if opened.resumed else 0
+    done_before = state.counts().done if opened.resumed else 0
     promise = Promise(storage, manifest, job, SystemClock())
     with in_charge(storage, job, watch) as (ledger, tell):
         if promise.has_budget and manifest.pilot_rows:
@@ -183,6 +182,8 @@ def retry(
 ) -> Summary:
     """Run the failed rows of a finished run again; their new outcomes replace the old ones.
 
+    A retry that was stopped goes on with the rows that it had chosen.
+
     Args:
         run_dir: the finished run.
         watch: called a few times a second with the state of the run.
@@ -195,9 +196,12 @@ def retry(
         if code not in FAILURE_CODES:
             raise JobError(f"--code {code}: there are {', '.join(FAILURE_CODES)}")
     mend(storage)
-    state = complete_state(storage)
-    again = order_failed_rows(storage, state, job.run.chunk_rows, codes)
-    done_before = state.counts().settled - again
+    state = read_state(storage)
+    if state.is_retried and not state.counts().complete:  # a retry that was stopped goes on
+        again = state.counts().reopened
+    else:
+        again = order_failed_rows(storage, complete_state(storage), job.run.chunk_rows, codes)
+    done_before = read_state(storage).counts().done
     with (
         in_charge(storage, job, watch) as (ledger, tell),
         following(storage, manifest, job) as loads,
@@ -228,25 +232,23 @@ def export(
 def verify(run_dir: Location) -> Verification:
     """Prove from the files alone that every row has exactly one fate."""
     storage, _, _ = open_run(run_dir)
+    is_finished = storage.read_if_there(layout.SUCCESS) is not None  # asked first: see `looking`
     state = read_state(storage)
+    counts = state.counts()
     rejected = RejectedRows(storage, first_pass(state))
     return verify_parts(
         receipts=list(state.receipts.values()),
-        total_rows=state.counts().rows,
+        total_rows=counts.rows,
         rejected_rows=rejected.numbers(),
         storage=storage,
+        unfinished=unfinished(counts, is_finished=is_finished),
     )
 
 
-def status(
-    run_dir: Location,
-) -> tuple[Counts, list[dict[str, Any]], tuple[LoadCounts, ...]]:
+def status(run_dir: Location) -> Standing:
     """Counts of a run, the last sign of life of each of its workers, and how far its loads are."""
-    storage, _, _ = open_run(run_dir)
-    state = read_state(storage)
-    workers = with_counted(Roster(storage).read(), state.receipts.values())
-    rows = [{"name": name, **one} for name, one in workers.items()]
-    return state.counts(), rows, load_counts(storage)
+    storage, _, job = open_run(run_dir)
+    return read_standing(storage, job)
 
 
 def diagnose(run_dir: Location) -> Diagnosis:
@@ -280,5 +282,5 @@ def _conclude(
     done_before: int,
     loads: tuple[LoadCounts, ...],
 ) -> Summary:
-    rows_now = read_state(storage).counts().settled - done_before
+    rows_now = read_state(storage).counts().done - done_before
     return conclude(storage, results, time.monotonic() - started_at, rows_now, loads)

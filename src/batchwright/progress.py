@@ -27,7 +27,7 @@ def expected_rows(state: RunState, counts: Counts, manifest: Manifest, job: Job)
 
 
 def rows_done(counts: Counts, workers: Iterable[Mapping[str, Any]], expected: int) -> int:
-    """Rows whose fate is known, and those that are finished and not committed yet.
+    """Rows that nobody needs to run any more, and those that are finished and not committed yet.
 
     Args:
         counts: what is committed.
@@ -35,7 +35,7 @@ def rows_done(counts: Counts, workers: Iterable[Mapping[str, Any]], expected: in
         expected: rows of the whole input.
     """
     uncommitted = sum(max(0, int(worker.get("uncommitted", 0))) for worker in workers)
-    return min(counts.settled + uncommitted, max(expected, counts.settled))
+    return min(counts.done + uncommitted, max(expected, counts.done))
 
 
 def with_engines(roster: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:

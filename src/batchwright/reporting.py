@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from batchwright.rundir.decided import read_decision
 from batchwright.rundir.events import newest_start, read_events
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.presence import Attendance, Presence
 from batchwright.rundir.promised import read_pilot, read_plan
 from batchwright.rundir.readings import thinned_readings
 from batchwright.rundir.state import RunState, read_state
@@ -68,13 +68,15 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
     state = read_state(storage)
     receipts = list(state.receipts.values())
     roster = Roster(storage).read()
+    attendance = Attendance(storage, job.run.lease_s)
+    presences = {name: attendance.of(name, one) for name, one in roster.items()}
     events = read_events(storage)
     workers = _workers(roster, _engine_starts(events))
     waste = wasted(with_counted(roster, receipts).values(), complete=state.counts().complete)
     return ReportFacts(
         run_dir=str(storage.location),
         source=manifest.job["input"]["path"],
-        state=_run_state(storage, roster, job.run.lease_s),
+        state=_run_state(storage, presences.values()),
         task=job.task,
         makes_text=job.task_settings().makes_text,
         began_at=min([one.time.began_at for one in workers], default=0.0),
@@ -83,7 +85,7 @@ def gather_report(storage: Storage, manifest: Manifest, job: Job) -> ReportFacts
         wasted_rows=waste.rows,
         busy_s=state.busy_s(),
         cost=_cost(workers, manifest, job),
-        workers=_worker_facts(workers, receipts, job.run.lease_s),
+        workers=_worker_facts(workers, receipts, presences),
         times=_times(receipts),
         **_over_time(storage, job, state, workers, newest_start(events)),
         failures=failure_groups(storage, state),
@@ -162,17 +164,10 @@ def _engine_starts(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return found
 
 
-def _run_state(storage: Storage, roster: Mapping[str, Mapping[str, Any]], lease_s: float) -> str:
+def _run_state(storage: Storage, presences: Iterable[Presence]) -> str:
     if storage.read_if_there(layout.SUCCESS) is not None:
         return "finished"
-    alive = any(_worker_state(one, lease_s) == "running" for one in roster.values())
-    return "running" if alive else "stopped"
-
-
-def _worker_state(heartbeat: Mapping[str, Any], lease_s: float) -> str:
-    if heartbeat.get("ended"):
-        return "ended"
-    return "running" if time.time() - float(heartbeat.get("at", 0)) < lease_s else "silent"
+    return "running" if Presence.RUNNING in presences else "stopped"
 
 
 def _cost(workers: Sequence[_Worker], manifest: Manifest, job: Job) -> Cost:
@@ -202,7 +197,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _worker_facts(
-    workers: Sequence[_Worker], receipts: Iterable[Receipt], lease_s: float
+    workers: Sequence[_Worker], receipts: Iterable[Receipt], presences: Mapping[str, Presence]
 ) -> tuple[WorkerFacts, ...]:
     rows: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
@@ -220,7 +215,7 @@ def _worker_facts(
             start_up_s=None if one.time.up_at is None else one.time.start_up_s,
             rows=rows[one.worker],
             output_tokens=tokens[one.worker],
-            state=_worker_state(one.heartbeat, lease_s),
+            state=presences[one.worker],
         )
         for one in workers
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 import platform
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 import batchwright
@@ -176,6 +178,8 @@ def _check_prompt(
     builder = make_prompt_builder(job, chat=chat)
     if envelopes or not first_rows:
         return
+    if builder.is_constant and len(first_rows) > 1:
+        _check_constant(job, first_rows)
     problems = []
     for row in first_rows:
         try:
@@ -193,6 +197,30 @@ def _check_prompt(
             f"prompt: {problems[0].message} (so in each of the first {len(problems)} rows)",
             f"The rows have: {', '.join(names)}. Set prompt.column, prompt.messages or "
             "prompt.template (--prompt).",
+        )
+
+
+def _check_constant(job: Job, first_rows: Sequence[dict[str, Any]]) -> None:
+    """Refuse a template without a column where all answers would be the same: it costs a GPU.
+
+    Many answers to one prompt are sampled with a temperature, or come of several adapters.
+    """
+    columns = sorted({name for row in first_rows for name in row})
+    template = job.prompt.template or ""
+    for name in columns:
+        if re.search(rf"\{{\s*{re.escape(name)}\s*\}}", template):
+            raise JobError(
+                f"prompt.template names no column: {{{name}}} would be sent as it stands",
+                f"Columns have two braces: {{{{ {name} }}}}. The template is Jinja2.",
+            )
+    sampling = orjson.loads(make_row_sampling(job).resolve({})[0])
+    by_row = isinstance(job.sampling.row_fields, list) or job.model.adapters
+    if sampling.get("temperature") == 0 and not by_row:
+        raise JobError(
+            "prompt.template names no column: every row would ask the same and, with temperature "
+            "0, be answered the same",
+            f"The rows have: {', '.join(columns)}. Write {{{{ {columns[0]} }}}} where one belongs; for "
+            "many answers to one prompt set sampling.temperature.",
         )
 
 

@@ -62,9 +62,9 @@ def test_run_retry_verify_status_and_export(bucket: str, tmp_path: Path) -> None
     assert b"refused on request" in Storage(place).read(layout.REPORT)
     look = Onlooker(*pipeline.open_run(place)).look()
     assert (look.phase, [one.row for one in look.failures]) == ("finished", [REFUSED])
-    counts, workers, _ = pipeline.status(place)
-    assert counts.complete
-    assert all(worker["ended"] for worker in workers)
+    standing = pipeline.status(place)
+    assert standing.counts.complete
+    assert all(worker["ended"] for worker in standing.workers)
     local = {"output.path": str(tmp_path / "local"), "output.format": "jsonl"}
     (file,) = pipeline.export(place, local, lambda _rows: None)
     lines = Path(file).read_bytes()

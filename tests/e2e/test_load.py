@@ -228,7 +228,7 @@ def test_a_killed_load_goes_on_and_a_run_fills_a_table_while_it_runs(
     loaded_at = max(one["finished_at"] for one in load_receipts(tmp_path / "run", "pgvector"))
     assert loaded_at - committed_at < 30
     assert rows_in(postgres_url, "live") == 120
-    _, _, loads = pipeline.status(tmp_path / "run")
+    loads = pipeline.status(tmp_path / "run").loads
     assert loads[0].loaded == 120
 
     with fake_qdrant() as server:

@@ -52,9 +52,9 @@ def prove(bucket: str, rows: int) -> Waste:
     results = Storage(f"{bucket}/out")
     assert results.read_if_there("_SUCCESS") == b""
     assert all_ids(results) == [f"r{number}" for number in range(rows)]
-    counts, workers, _ = pipeline.status(f"{bucket}/run")
-    assert counts.complete
-    return wasted(workers, complete=True)
+    standing = pipeline.status(f"{bucket}/run")
+    assert standing.counts.complete
+    return wasted(standing.workers, complete=True)
 
 
 def test_two_workers_of_which_one_is_killed(crew: Crew, bucket: str) -> None:

@@ -33,8 +33,8 @@ def test_a_task_that_is_preempted_and_requeued(crew: Crew, tmp_path: Path) -> No
     crew.add()
     assert crew.wait([1], 90) == [0], crew.said(1)
     assert "rows are done" in crew.said(1), "it has gone on"
-    counts, workers, _ = pipeline.status(tmp_path / "run")
-    assert (counts.complete, counts.ok) == (True, rows)
-    assert all(worker["ended"] for worker in workers)
+    standing = pipeline.status(tmp_path / "run")
+    assert (standing.counts.complete, standing.counts.ok) == (True, rows)
+    assert all(worker["ended"] for worker in standing.workers)
     assert pipeline.verify(tmp_path / "run").passed
     assert all_ids(Storage(tmp_path / "out")) == [f"r{number}" for number in range(rows)]

@@ -254,3 +254,23 @@ def test_equal_jobs_make_equal_manifests(tmp_path: Path) -> None:
     first, second = look(tmp_path, prompts(2)), survey(small_job(tmp_path / "rows.jsonl"))
     assert first == second
     assert first != replace(second, chat=not second.chat)
+
+
+def test_a_template_without_a_column_asks_the_same_of_every_row(tmp_path: Path) -> None:
+    """With Python's single braces the model would read `{text}` a million times."""
+    rows: list[Row] = [{"text": "a"}, {"text": "b"}]
+    for wrong, said in (
+        ("Is this good? {text}", "{text} would be sent"),
+        ("Hello", "ask the same"),
+    ):
+        with pytest.raises(JobError, match=said):
+            look(tmp_path, rows, prompt__template=wrong)
+    look(tmp_path, rows, prompt__template="{{ text }} as {json}")
+    look(tmp_path, rows[:1], prompt__template="Hello")
+
+
+def test_many_answers_to_one_prompt_can_be_wanted(tmp_path: Path) -> None:
+    rows: list[Row] = [{"text": "a", "photo": "a.png"}, {"text": "b", "photo": "b.png"}]
+    look(tmp_path, rows, prompt__template="A joke, please.", sampling__temperature=1.0)
+    look(tmp_path, rows, prompt__template="A joke.", sampling__row_fields=["seed", "temperature"])
+    look(tmp_path, rows, prompt__template="Describe the picture.", prompt__images="photo")

@@ -29,7 +29,7 @@ from batchwright.cli.arguments import (
     System,
 )
 from batchwright.cli.diagnose import diagnose_run
-from batchwright.cli.ending import end_process, ending, leave, stopping
+from batchwright.cli.ending import ending, leave, run_to_the_end, stopping
 from batchwright.cli.export import export
 from batchwright.cli.k8s import app as k8s
 from batchwright.cli.load_run import load_run
@@ -38,6 +38,7 @@ from batchwright.cli.options import about_the_data, job_alone, job_and_dir, run_
 from batchwright.cli.report import report
 from batchwright.cli.rows import rows
 from batchwright.cli.run_batch import VLLM_WORDS, run_batch
+from batchwright.cli.standing import show_status, show_verification
 from batchwright.cli.top import top
 from batchwright.cli.watching import watching
 from batchwright.cli.worker import worker
@@ -274,8 +275,7 @@ def status(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
     from batchwright import pipeline
 
     with ending(as_json=as_json):
-        counts, workers, loads = pipeline.status(run_place(run_dir))
-        render.show_status(run_dir, counts, workers, loads, as_json=as_json)
+        show_status(run_dir, pipeline.status(run_place(run_dir)), as_json=as_json)
 
 
 @app.command()
@@ -285,7 +285,7 @@ def verify(run_dir: RunDir, as_json: AsJson = False) -> None:  # noqa: FBT002
 
     with ending(as_json=as_json):
         verification = pipeline.verify(run_place(run_dir))
-        render.show_verification(verification, as_json=as_json)
+        show_verification(verification, as_json=as_json)
         if not verification.passed:
             raise typer.Exit(1)
 
@@ -330,7 +330,4 @@ def version(
 def main() -> None:
     """Entry point of the `batchwright` command."""
     leave_torch_out()
-    try:
-        app()
-    except SystemExit as ended:
-        end_process(ended.code)
+    run_to_the_end(app)

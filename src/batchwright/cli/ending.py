@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -37,6 +37,30 @@ def end_process(code: str | int | None) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code or 0)
+
+
+def run_to_the_end(command: Callable[[], None]) -> NoReturn:
+    """Run the command line, and leave with its exit code; with `--json` all of it is told so."""
+    as_json = "--json" in sys.argv[1:]
+    try:
+        command()
+    except SystemExit as ended:
+        # What all of Click's own errors have: the line was refused before its command began.
+        told = getattr(ended.__context__, "format_message", None)
+        if as_json and told is not None:
+            _show_as_json("JobError", told(), "`--help` shows the options of a command.", 2)
+        end_process(ended.code)
+    except Exception as fault:
+        if as_json:
+            hint = "This is a fault in batchwright; please report it with what stands on stderr."
+            _show_as_json(type(fault).__name__, str(fault), hint, 1)
+        raise
+    end_process(0)
+
+
+def _show_as_json(kind: str, message: str, hint: str, exit_code: int) -> None:
+    body = {"kind": kind, "message": message, "hint": hint}
+    render.show_json({"error": body, "exit_code": exit_code})
 
 
 @contextmanager

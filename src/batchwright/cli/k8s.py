@@ -233,7 +233,7 @@ def _rows(progress: RunProgress) -> str:
     counts = progress.counts
     about = "" if counts.ordered else "about "
     parts = [
-        f"{counts.settled:,} of {about}{counts.rows:,} done",
+        f"{counts.done:,} of {about}{counts.rows:,} done",
         f"{counts.failed:,} failed",
         f"{counts.rejected:,} rejected",
     ]

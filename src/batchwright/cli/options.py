@@ -158,9 +158,13 @@ def _run_at(source: str) -> tuple[Location, Manifest] | None:
 
 
 def _name_of(source: str) -> str:
-    """`data/reviews.jsonl.gz` to `reviews`; a glob or folder to its last plain name."""
-    for part in reversed(Path(source).parts):
+    """`data/reviews.jsonl.gz` to `reviews`; a glob or folder to its last plain name.
+
+    `*.jsonl` and `.` are named after the folder that they mean.
+    """
+    place = source if is_address(source) else Path(source).absolute()
+    for part in reversed(Path(place).parts):
         name = part.split(".")[0]
-        if name and not set(name) & set("*?["):
+        if name and not set(name) & set("*?[/"):
             return name
-    raise JobError(f"cannot name a run after {source}", "Give --dir.")
+    return "job"

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 import typer
 
-from batchwright.cli.tables import failure_lines, load_lines, result_lines
+from batchwright.cli.tables import failure_lines, result_lines
 from batchwright.core.errors import BatchwrightError, Interrupted, Stopped
 
 if TYPE_CHECKING:
     from batchwright.check import Validation
     from batchwright.core.plan import Plan
-    from batchwright.core.stores import LoadCounts
     from batchwright.deliver import Summary
     from batchwright.drive import Progress
     from batchwright.rundir.locations import Location
     from batchwright.rundir.state import Counts
     from batchwright.rundir.waste import Waste
-    from batchwright.write.verify import Verification
 
 # A log that nobody watches gets a line this often.
 PLAIN_EVERY_S = 10.0
@@ -48,7 +46,7 @@ def opening_lines(progress: Progress) -> list[str]:
     if counts.chunks_done and not counts.complete:
         about = "" if counts.ordered else "about "
         lines.append(
-            f"going on: {counts.settled:,} of {about}{progress.rows_expected:,} rows are done"
+            f"going on: {counts.done:,} of {about}{progress.rows_expected:,} rows are done"
         )
     return lines
 
@@ -149,14 +147,14 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
         return
     counts = summary.counts
     say("")
-    say(f"{counts.rows:,} rows in {duration(summary.wall_s)}: {_fates(counts)}")
+    say(f"{counts.rows:,} rows in {duration(summary.wall_s)}: {fates(counts)}")
     say(f"  tokens   {counts.prompt_tokens:,} prompt, {counts.completion_tokens:,} output")
     if counts.truncated:
         say(f"  cut      {counts.truncated:,} answers ended at max_tokens: see finish_reason")
     for line in failure_lines(summary.run_dir, counts):
         say(f"  {line}")
     if summary.waste.rows:
-        say(f"  wasted   {_waste(summary.waste)}")
+        say(f"  wasted   {waste_words(summary.waste)}")
     if counts.failed:
         say(f"  again    batchwright retry {summary.run_dir}")
     for line in result_lines(summary):
@@ -169,7 +167,7 @@ def show_complete(run_dir: Location, counts: Counts, *, as_json: bool) -> None:
     if as_json:
         show_json({"run_dir": str(run_dir), **counts.as_json(), "complete": counts.complete})
         return
-    say(f"{run_dir} is complete: {_fates(counts)}")
+    say(f"{run_dir} is complete: {fates(counts)}")
 
 
 def show_validation(report: Validation, *, as_json: bool) -> None:
@@ -234,70 +232,6 @@ def _print_findings(kind: str, findings: Mapping[str, Sequence[Any]]) -> None:
         print_line(f"  {kind} {code}: {number:,} rows, first {example}")
 
 
-def show_status(
-    run_dir: Location,
-    counts: Counts,
-    workers: Sequence[dict[str, Any]],
-    loads: Sequence[LoadCounts] = (),
-    *,
-    as_json: bool,
-) -> None:
-    """Where a run stands."""
-    from batchwright.rundir.waste import wasted
-
-    alive = [worker for worker in workers if not worker.get("ended")]
-    waste = wasted(workers, complete=counts.complete)
-    if as_json:
-        show_json(
-            {
-                "run_dir": str(run_dir),
-                **counts.as_json(),
-                "ordered": counts.ordered,
-                "complete": counts.complete,
-                "chunks": counts.chunks,
-                "chunks_done": counts.chunks_done,
-                "failures": counts.failures,
-                **waste.as_json(),
-                "workers": alive,
-                "loads": [load.as_json() for load in loads],
-            }
-        )
-        return
-    state = "complete" if counts.complete else "not complete"
-    about = "" if counts.ordered else " so far"
-    print_line(f"{run_dir}: {state}")
-    print_line(f"  rows     {counts.rows:,} in{about}: {_fates(counts)}")
-    print_line(f"  chunks   {counts.chunks_done:,} of {counts.chunks:,} committed")
-    for line in failure_lines(run_dir, counts):
-        print_line(f"  {line}")
-    if waste.rows:
-        print_line(f"  wasted   {_waste(waste)}")
-    for load in loads:
-        for line in load_lines(run_dir, load):
-            print_line(f"  {line}")
-    for worker in alive:
-        age_s = time.time() - float(worker.get("at", 0))
-        print_line(f"  worker   {worker['name']}: {worker.get('phase', 'preparing')}, "
-                   f"last sign of life {age_s:.0f} s ago")  # fmt: skip
-        for row, row_age_s in worker.get("oldest", [])[:3]:
-            print_line(f"           row {row} has been in the engine for {row_age_s:.0f} s")
-
-
-def show_verification(verification: Verification, *, as_json: bool) -> None:
-    """Whether rows in and rows out add up."""
-    counts = {
-        name: getattr(verification, name)
-        for name in ("rows_in", "ok", "failed", "rejected", "missing", "duplicates", "parts")
-    }
-    if as_json:
-        show_json({**counts, "passed": verification.passed, "problems": verification.problems})
-        return
-    print_line("  ".join(f"{name} {value:,}" for name, value in counts.items()))
-    for problem in verification.problems:
-        print_line(f"  problem: {problem}")
-    print_line("every row has exactly one fate" if verification.passed else "DOES NOT ADD UP")
-
-
 def show_files(files: Sequence[Location], *, as_json: bool) -> None:
     """The files that were written."""
     if as_json:
@@ -330,11 +264,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _waste(waste: Waste) -> str:
+def waste_words(waste: Waste) -> str:
+    """What was done in vain."""
     return f"{waste.rows:,} rows ({waste.tokens:,} output tokens) were computed but do not count"
 
 
-def _fates(counts: Counts) -> str:
+def fates(counts: Counts) -> str:
+    """`98 ok, 2 failed, 0 rejected`."""
     return f"{counts.ok:,} ok, {counts.failed:,} failed, {counts.rejected:,} rejected"
 
 

@@ -104,12 +104,27 @@ def _parse(text: str, path: Path) -> tuple[dict[str, Any], Lines]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise JobError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from error
+        line = text.splitlines()[mark.line : mark.line + 1] if mark else []
+        raise JobError(
+            f"{where}: not valid YAML: {getattr(error, 'problem', error)}",
+            _yaml_hint("".join(line)),
+        ) from error
     if not isinstance(data, dict):
         raise JobError(f"{path}: a job file is a list of sections (input:, model:, …)")
     lines: Lines = {}
     _collect_lines(node, (), lines, path)
     return data, lines
+
+
+def _yaml_hint(line: str) -> str:
+    """What is mostly wrong with such a line."""
+    if "{{" in line or "{%" in line:
+        return "Put a template into quotes, or below `template: |`: YAML reads braces itself."
+    if "\t" in line:
+        return "Indent with spaces: YAML knows no tabs there."
+    if line.count(": ") > 1:
+        return "Put a text with a colon and a space in it into quotes."
+    return ""
 
 
 def _collect_lines(node: yaml.Node | None, at: Place, lines: Lines, path: Path) -> None:
@@ -233,6 +248,12 @@ def _describe(
         return f"{where}: {name}{'.' if own_key else ': '}{text}"
     if problem["type"] == "missing":
         return f"{where}: {name} is missing"
+    known = _fields(place)
+    if problem["type"] == "model_type" and known:
+        return (
+            f"{where}: {name} is a section, with keys of its own: {', '.join(sorted(known))} "
+            f"(got {problem['input']!r})"
+        )
     first, *others = dict.fromkeys(one["msg"] for one in problems)
     message = " or ".join([first, *(other.removeprefix("Input should be ") for other in others)])
     return f"{where}: {name}: {message[:1].lower()}{message[1:]} (got {problem['input']!r})"
@@ -259,7 +280,13 @@ def _nearest(place: Place) -> str:
     known = _fields(place[:-1])
     if not known:
         return ""
+    elsewhere = [
+        f"{section}.{place[-1]}" for section in _fields(()) if place[-1] in _fields((section,))
+    ]
+    if elsewhere:  # in the wrong section, or in none
+        return f"; did you mean {' or '.join(elsewhere)}?"
     close = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
-    return f"; known here: {', '.join(sorted(known))}"
+    engine = "; the engine's own options stand in engine.options" if place[0] == "engine" else ""
+    return f"; known here: {', '.join(sorted(known))}{engine}"

@@ -27,7 +27,7 @@ class WorkerFacts:
         start_up_s: until its engine took rows; None if it never did.
         rows: that have receipts of its.
         output_tokens: of these rows.
-        state: `ended`, `running`, or `silent`.
+        state: `ended`, `running`, `gone` (killed), or `silent`.
     """
 
     name: str

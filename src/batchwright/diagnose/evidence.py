@@ -35,6 +35,23 @@ class EngineFault(NamedTuple):
     remedy: str = ""
 
 
+class Stop(NamedTuple):
+    """How a run stopped that is not finished.
+
+    Attributes:
+        chunks_done: of `chunks`, which are all that are known.
+        lost: workers that ended without a word.
+        message: of the error that a worker left; empty if none did.
+        hint: what to do about it.
+    """
+
+    chunks_done: int
+    chunks: int
+    lost: int = 0
+    message: str = ""
+    hint: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class CardEvidence:
     """One card over a worker's work.
@@ -295,6 +312,7 @@ class Evidence:
     """All that is known of a run.
 
     Attributes:
+        stop: None while somebody works on it, and of a finished run.
         wall_s: from its first sign of life to its last.
         rows: read so far.
         failed: by code, rows that the engine has no answer for.
@@ -311,6 +329,7 @@ class Evidence:
     answers: AnswerEvidence = AnswerEvidence()
     plan: PlanEvidence | None = None
     faults: tuple[EngineFault, ...] = ()
+    stop: Stop | None = None
     wall_s: float = 0.0
     rows: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)

@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     rules_faults.graph_capture,
     rules_faults.unknown_model,
     rules_faults.engine_failed,
+    rules_faults.unfinished,
     rules_cards.others_on_card,
     rules_cards.shared_memory,
     rules_lengths.model_len,
@@ -56,6 +57,7 @@ RULES: tuple[Rule, ...] = (
 # Every name that a finding can have; each has a page in `docs/diagnose`.
 CODES = (
     "out_of_memory", "host_memory", "graph_capture", "unknown_model", "engine_failed",
+    "unfinished",
     "others_on_card", "shared_memory", "model_len", "rows_failed", "chat_template", "answers_cut",
     "unstable_sampling", "small_files", "slow_reading", "slow_tokenizing", "slow_media",
     "waiting_for_rows", "slow_writes", "kv_full", "kv_small", "small_batch", "host_bound",

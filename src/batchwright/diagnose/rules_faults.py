@@ -163,3 +163,38 @@ def engine_failed(evidence: Evidence) -> Finding | None:
 
 def _first(evidence: Evidence, codes: frozenset[str]) -> EngineFault | None:
     return next(iter(faults_of(evidence, codes)), None)
+
+
+def unfinished(evidence: Evidence) -> Finding | None:
+    """Nobody works on the run, and it is not done; an engine's fault has a finding of its own."""
+    stop = evidence.stop
+    if stop is None or evidence.faults:
+        return None
+    done = ("chunks", f"{stop.chunks_done:,} of {stop.chunks:,} committed")
+    go_on = "`batchwright run RUN` goes on where it stopped."
+    if stop.message:
+        return Finding(
+            code="unfinished",
+            title="The run stopped with an error",
+            weight=Weight.BROKEN,
+            evidence=(done, ("the error", stop.message.splitlines()[0])),
+            cause="A worker could not go on.",
+            remedy=f"{stop.hint} {go_on}".strip(),
+        )
+    if stop.lost:
+        return Finding(
+            code="unfinished",
+            title="The run was killed",
+            weight=Weight.BROKEN,
+            evidence=(done, ("processes that left no word", f"{stop.lost}")),
+            cause="SIGKILL, a host without memory left, or a machine that went down.",
+            remedy=f"{go_on} If it happens again, look at the host's memory (`dmesg`).",
+        )
+    return Finding(
+        code="unfinished",
+        title="The run was stopped before its end",
+        weight=Weight.HINT,
+        evidence=(done,),
+        cause="It was asked to stop, or ended itself: by run.stop_at_failed, or a budget.",
+        remedy=go_on,
+    )

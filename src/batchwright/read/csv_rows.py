@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _TSV = re.compile(r"\.(tsv|tab)(\.gz|\.zst)?$", re.IGNORECASE)
 
+# Spreadsheets part cells by these too; all rows of such a file would be one column.
+_OTHER_MARKS = (";", "\t", "|")
+
 # How bytes that are not UTF-8 come out of `surrogateescape`.
 _ESCAPED = re.compile("[\udc80-\udcff]")
 
@@ -74,6 +77,11 @@ def _header(path: str, reader: Any) -> list[str] | None:
         raise InputError(f"{path}:1: bad header: {error}", "Correct the first line.") from error
     if _ESCAPED.search("".join(cells)):
         raise InputError(f"{path}:1: the header is not UTF-8", "Convert the file to UTF-8.")
+    if len(cells) == 1 and any(mark in cells[0] for mark in _OTHER_MARKS):
+        raise InputError(
+            f"{path}:1: one column, named {cells[0]!r}: another mark than the comma parts its cells",
+            "Write it with commas; with tabs, name it .tsv.",
+        )
     for place, name in enumerate(cells, 1):
         if not name:
             raise InputError(f"{path}:1: column {place} has no name", "Name every column.")

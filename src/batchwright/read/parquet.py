@@ -14,14 +14,28 @@ from pyarrow import types
 from batchwright.core.errors import InputError
 from batchwright.core.records import RowBatch, SourceFile
 from batchwright.read.opening import each_in_order, open_bytes
+from batchwright.read.parquet_types import (
+    TEXT,
+    as_it_is,
+    binary_columns,
+    bytes_columns,
+    no_null,
+    plain,
+    rebuilt,
+    rows_that_are_no_text,
+    without,
+)
 from batchwright.rundir.locations import is_address
-
-_TEXT = pa.large_string()
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 # A batch holds about this much, whatever the number of rows that is asked for.
 _BATCH_BYTES = 64 << 20
+
+# To look at the first values of a column that may hold images; of so many files: a bucket may
+# have thousands, and what does not show here costs a row each later.
+_LITTLE_BYTES = 1 << 16
+FILES_LOOKED_INTO = 8
 
 _CONFLICT_HINT = "Convert the files to one type, or run them as two jobs."
 
@@ -46,14 +60,16 @@ def row_group_ranges(path: str, split_bytes: int) -> Iterator[tuple[int, int]]:
 def unified_type(files: Sequence[SourceFile], binary: Collection[str] = ()) -> pa.StructType:
     """The struct that holds every column of every file.
 
-    Binary columns are taken for text, as old writers do not mark it; those named in `binary` hold
-    bytes.
+    Binary columns are taken for text where their first values are text, as old writers do not mark
+    it; those named in `binary` hold bytes.
     """
     columns: dict[str, tuple[pa.DataType, str]] = {}
     last: list[pa.Field] = []
     paths = [file.path for file in files]
-    found = each_in_order(lambda path: _fields(path, binary), paths)
-    for path, fields in zip(paths, found, strict=True):
+    schemas = list(zip(paths, each_in_order(_schema, paths), strict=True))
+    held = {*binary, *_bytes_among(schemas, binary)}
+    for path, schema in schemas:
+        fields = _fields(path, schema, held)
         if fields == last:
             continue
         last = fields
@@ -62,7 +78,7 @@ def unified_type(files: Sequence[SourceFile], binary: Collection[str] = ()) -> p
     if not columns:
         raise InputError("the Parquet files have no columns", "Check input.path.")
     return pa.struct(
-        [pa.field(name, _rebuilt(type_, _no_null)) for name, (type_, _) in columns.items()]
+        [pa.field(name, rebuilt(type_, no_null)) for name, (type_, _) in columns.items()]
     )
 
 
@@ -81,18 +97,29 @@ def read_parquet(
         )
         done = 0
         for batch in _guarded(path, batches):
-            kept = _conformed(path, batch, input_type)
+            spoilt: dict[int, str] = {}
+            kept = _conformed(path, batch, input_type, spoilt)
             done += len(kept)
             numbers = list(range(row, row + len(kept)))
-            yield RowBatch(_records(kept), kept, numbers, {}, done)
+            records = _records(kept, spoilt)
+            if spoilt:
+                kept = without(kept, list(spoilt))
+                records = [None if index in spoilt else one for index, one in enumerate(records)]
+            problems = {
+                index: ("bad_unicode", f"column {name!r} holds bytes that are not UTF-8")
+                for index, name in spoilt.items()
+            }
+            yield RowBatch(records, kept, numbers, problems, done)
             row += len(kept)
 
 
-def _open(path: str) -> pq.ParquetFile:
+def _open(path: str, buffer_size: int = 0) -> pq.ParquetFile:
+    """The file; with a `buffer_size` it is read in such pieces, and not by whole columns."""
     try:
         if is_address(path):  # the columns of a row group are fetched together
-            return pq.ParquetFile(open_bytes(path), pre_buffer=True)
-        return pq.ParquetFile(path)
+            bytes_ = open_bytes(path)
+            return pq.ParquetFile(bytes_, pre_buffer=not buffer_size, buffer_size=buffer_size)
+        return pq.ParquetFile(path, buffer_size=buffer_size)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from error
 
@@ -119,19 +146,44 @@ def _batch_rows(metadata: pq.FileMetaData, groups: range, asked: int) -> int:
     return max(1, min(asked, rows * _BATCH_BYTES // max(size, 1)))
 
 
-def _fields(path: str, binary: Collection[str]) -> list[pa.Field]:
-    """Columns of a file in plain types, then those that stand in its path."""
+def _schema(path: str) -> pa.Schema:
     with _open(path) as file:
         schema = file.schema_arrow
     for name in schema.names:
         if schema.names.count(name) > 1:
             raise InputError(f"{path}: two columns are named {name!r}", "Rename one of them.")
+    return schema
+
+
+def _bytes_among(schemas: Sequence[tuple[str, pa.Schema]], known: Collection[str]) -> set[str]:
+    """The binary columns that hold no text, by the first values of some files."""
+    found: set[str] = set()
+    left = FILES_LOOKED_INTO
+    for path, schema in schemas:
+        unsure = [
+            name for name in binary_columns(schema) if name not in found and name not in known
+        ]
+        if not unsure:
+            continue
+        if not left:
+            break
+        left -= 1
+        try:
+            with _open(path, buffer_size=_LITTLE_BYTES) as file:
+                found |= bytes_columns(file, unsure)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(path, error) from error
+    return found
+
+
+def _fields(path: str, schema: pa.Schema, binary: Collection[str]) -> list[pa.Field]:
+    """Columns of a file in plain types, then those that stand in its path."""
     hive = [name for name in _partitions(path) if name not in schema.names]
     fields = [
-        pa.field(field.name, _rebuilt(field.type, _as_it_is if field.name in binary else _plain))
+        pa.field(field.name, rebuilt(field.type, as_it_is if field.name in binary else plain))
         for field in schema
     ]
-    return [*fields, *(pa.field(name, _TEXT) for name in hive)]
+    return [*fields, *(pa.field(name, TEXT) for name in hive)]
 
 
 def _partitions(path: str) -> dict[str, str | None]:
@@ -162,56 +214,25 @@ def _merged(
     return merged, known[1]
 
 
-def _rebuilt(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The type with `leaf` applied to all that is not nested, and only plain kinds of nesting."""
-    if isinstance(type_, pa.BaseExtensionType):
-        return _rebuilt(type_.storage_type, leaf)
-    if types.is_struct(type_):
-        return pa.struct([pa.field(field.name, _rebuilt(field.type, leaf)) for field in type_])
-    if types.is_map(type_):
-        return pa.map_(_rebuilt(type_.key_type, leaf), _rebuilt(type_.item_type, leaf))
-    if types.is_large_list(type_) or types.is_large_list_view(type_):
-        return pa.large_list(_rebuilt(type_.value_type, leaf))
-    if types.is_list(type_) or types.is_list_view(type_) or types.is_fixed_size_list(type_):
-        return pa.list_(_rebuilt(type_.value_type, leaf))
-    return leaf(type_)
-
-
-def _plain(type_: pa.DataType) -> pa.DataType:
-    if types.is_dictionary(type_):
-        return _plain(type_.value_type)
-    views = types.is_string_view(type_) or types.is_binary_view(type_)
-    if views or types.is_string(type_) or types.is_binary(type_) or types.is_large_binary(type_):
-        return _TEXT
-    return type_
-
-
-def _as_it_is(type_: pa.DataType) -> pa.DataType:
-    if types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_):
-        return pa.large_binary()
-    return _plain(type_)
-
-
-def _no_null(type_: pa.DataType) -> pa.DataType:
-    return _TEXT if types.is_null(type_) else type_
-
-
-def _conformed(path: str, batch: pa.RecordBatch, input_type: pa.StructType) -> pa.StructArray:
-    """The batch with the columns and types of `input_type`."""
+def _conformed(
+    path: str, batch: pa.RecordBatch, input_type: pa.StructType, spoilt: dict[int, str]
+) -> pa.StructArray:
+    """The batch with the columns and types of `input_type`; `spoilt` gets rows that are no text."""
     partitions = _partitions(path)
     columns = []
     for field in input_type:
         if field.name in batch.schema.names:
-            columns.append(_cast(path, field, batch.column(field.name)))
+            columns.append(_cast(path, field, batch.column(field.name), spoilt))
         elif field.name in partitions:
-            value = pa.scalar(partitions[field.name], _TEXT)
+            value = pa.scalar(partitions[field.name], TEXT)
             columns.append(pa.repeat(value, batch.num_rows).cast(field.type))
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.StructArray.from_arrays(columns, fields=list(input_type))
 
 
-def _cast(path: str, field: pa.Field, column: pa.Array) -> pa.Array:
+def _cast(path: str, field: pa.Field, column: pa.Array, spoilt: dict[int, str]) -> pa.Array:
+    """The column in its type; a value that is no text spoils its own row only."""
     if column.type == field.type:
         return column
     if isinstance(column, pa.ExtensionArray):
@@ -222,26 +243,45 @@ def _cast(path: str, field: pa.Field, column: pa.Array) -> pa.Array:
             return pa.array(column.to_pylist(), field.type)
         return column.cast(field.type)
     except pa.ArrowException as error:
-        what = "holds bytes that are not UTF-8" if "UTF8" in str(error) else f"is no {field.type}"
-        raise InputError(
-            f"{path}: column {field.name!r} (type {column.type}) {what}: {error}",
-            "Leave the column out, or write it in the type that the other files have.",
-        ) from error
+        bad = rows_that_are_no_text(column) if "UTF8" in str(error) else []
+        if not bad:
+            raise InputError(
+                f"{path}: column {field.name!r} (type {column.type}) is no {field.type}: {error}",
+                "Leave the column out, or write it in the type that the other files have.",
+            ) from error
+        for row in bad:
+            spoilt.setdefault(row, field.name)
+        return without(column, bad).cast(field.type)
 
 
-def _records(rows: pa.StructArray) -> list[dict[str, Any] | None]:
+def _records(rows: pa.StructArray, spoilt: dict[int, str]) -> list[dict[str, Any] | None]:
     columns = []
     for place, field in enumerate(rows.type):
-        values = _readable(rows.field(place)).to_pylist()
+        values = _values(_readable(rows.field(place)), field.name, spoilt)
         clean = _cleaner(field.type)
         columns.append([clean(value) for value in values] if clean else values)
     names = [field.name for field in rows.type]
     return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
+def _values(column: pa.Array, name: str, spoilt: dict[int, str]) -> list[Any]:
+    """The column's values; text that is no UTF-8, which some writers let through, spoils its row."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        values: list[Any] = []
+        for row, one in enumerate(column):
+            try:
+                values.append(one.as_py())
+            except UnicodeDecodeError:
+                values.append(None)
+                spoilt.setdefault(row, name)
+        return values
+
+
 def _readable(column: pa.Array) -> pa.Array:
     """The column without nanoseconds, which Python's own times cannot hold."""
-    type_ = _rebuilt(column.type, _no_nanoseconds)
+    type_ = rebuilt(column.type, _no_nanoseconds)
     return column if type_ == column.type else column.cast(type_, safe=False)
 
 

@@ -129,6 +129,11 @@ class RunState:
         """How many passes there are: 1, and one more for each retry."""
         return 1 + max((batch.generation for batch in self.batches), default=0)
 
+    @property
+    def is_retried(self) -> bool:
+        """Whether failed rows were ordered once more."""
+        return self.generations > 1
+
     def busy_s(self) -> float:
         """Seconds from when the first chunk was begun until the last one was done."""
         receipts = self.receipts.values()
@@ -152,6 +157,9 @@ class RunState:
         receipts = self.receipts.values()
         retried = sum(receipt.rows for receipt in receipts if receipt.generation > 0)
         num_chunks = sum(len(batch.chunks) for batch in self.batches)
+        ordered_again = sum(
+            chunk.num_rows for batch in self.batches if batch.generation for chunk in batch.chunks
+        )
         return Counts(
             rows=first_pass[-1].rows if first_pass else 0,
             rejected=sum(batch.rejected for batch in first_pass),
@@ -164,6 +172,7 @@ class RunState:
             chunks_done=len(self.done),
             ordered=self.ordered,
             failures=self._failures(),
+            reopened=max(0, ordered_again - retried),
         )
 
 
@@ -181,7 +190,11 @@ def last_rows(slices: list[Slice], rows: int) -> list[Slice]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Where a run stands. `rows` grows until `ordered`; `truncated` counts cut answers."""
+    """Where a run stands.
+
+    `rows` grows until `ordered`; `truncated` counts cut answers; `reopened` rows have a fate, and
+    a retry that is not done will give them another one.
+    """
 
     rows: int
     rejected: int
@@ -194,11 +207,17 @@ class Counts:
     chunks_done: int
     ordered: bool
     failures: dict[str, int] = field(default_factory=dict)
+    reopened: int = 0
 
     @property
     def settled(self) -> int:
         """Rows whose fate is known."""
         return self.ok + self.failed + self.rejected
+
+    @property
+    def done(self) -> int:
+        """Rows that nobody needs to run any more."""
+        return self.settled - self.reopened
 
     @property
     def complete(self) -> bool:
@@ -221,6 +240,22 @@ class Counts:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
         }
+
+
+def unfinished(counts: Counts, *, is_finished: bool) -> str:
+    """Why rows of a run may be without a fate, in words; empty if none may be.
+
+    Args:
+        counts: of the run.
+        is_finished: whether it says so itself: then a receipt that lacks is one that was lost.
+    """
+    if not counts.ordered:
+        if is_finished:
+            return "the run has ended, but the end of its order is gone: files below order/"
+        return "not all rows of the input are numbered yet"
+    if counts.complete or is_finished:
+        return ""
+    return f"{counts.chunks_done:,} of {counts.chunks:,} chunks are committed"
 
 
 def read_state(storage: Storage) -> RunState:

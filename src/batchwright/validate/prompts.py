@@ -115,6 +115,14 @@ class PromptBuilder:
         # A text brings the model's own placeholders along.
         return prompt._replace(media=tuple(one for items in given.values() for one in items))
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether every row gets the same prompt: its template names no column, and no media come."""
+        template = self._template
+        return (
+            template is not None and not template.names - {"system", "examples"} and not self._media
+        )
+
     def own_text(self, record: Record, prompt: Prompt) -> str:
         """The text that the row itself brings, without the job's template, system and examples."""
         if self._template is not None:

@@ -25,9 +25,11 @@ class _NullOutput(TemplateError):
     """The template prints a null: the model would read the word None."""
 
 
-def _no_null(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     if value is None:
         raise _NullOutput("a null is printed")
+    if isinstance(value, bytes):
+        raise TypeError("bytes are printed: a column of bytes is no text")
     return value
 
 
@@ -43,7 +45,7 @@ class RowTemplate:
             undefined=StrictUndefined,
             autoescape=False,
             keep_trailing_newline=True,
-            finalize=_no_null,
+            finalize=_printable,
         )
         try:
             self._template = environment.from_string(source)
@@ -106,7 +108,7 @@ def _join(pieces: Sequence[tuple[str, str]], values: Mapping[str, Any]) -> str |
         if not name:
             break
         value = values.get(name)
-        if value is None:
+        if value is None or type(value) is bytes:
             return None
         out.append(value if type(value) is str else str(value))
     return "".join(out)

@@ -19,8 +19,10 @@ import pytest
 from typer.testing import CliRunner
 
 from batchwright import __version__
-from batchwright.cli.app import app
+from batchwright.again import order_failed_rows
+from batchwright.cli.app import app, main
 from batchwright.rundir.manifest import read_manifest
+from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage
 from tests.unit.rundir.small_runs import SmallRun, prompts, small_run, write_rows
 
@@ -365,6 +367,41 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert batchwright(*arguments).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (["run", "x", "--bogus"], 2, "--bogus"),
+        (["run"], 2, "SOURCE"),
+        (["frobnicate"], 2, "frobnicate"),
+        (["run", "x", "--limit", "many"], 2, "--limit"),
+    ],
+)
+def test_wrong_usage_is_one_json_object_too(
+    arguments: list[str], exit_code: int, said: str
+) -> None:
+    command = [sys.executable, "-m", "batchwright", *arguments, "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    body = Answer(ended.returncode, ended.stdout, ended.stderr).json
+    assert (ended.returncode, body["exit_code"]) == (exit_code, exit_code)
+    assert said in body["error"]["message"]
+    assert said in ended.stderr
+
+
+def test_a_fault_of_our_own_is_one_json_object_and_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr("batchwright.pipeline.status", broken)
+    monkeypatch.setattr("batchwright.cli.app.leave_torch_out", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["batchwright", "status", "run", "--json"])
+    with pytest.raises(ZeroDivisionError):
+        main()
+    body = Answer(1, capsys.readouterr().out, "").json
+    assert (body["exit_code"], body["error"]["kind"]) == (1, "ZeroDivisionError")
+
+
 @pytest.fixture
 def begun(tmp_path: Path) -> SmallRun:
     run = small_run(tmp_path, ROWS)
@@ -376,7 +413,53 @@ def begun(tmp_path: Path) -> SmallRun:
 def test_status_of_a_run_that_is_not_finished(begun: SmallRun) -> None:
     body = batchwright("status", begun.storage.root, "--json").json
     assert (body["complete"], body["ordered"], body["rejected"]) == (False, True, 2)
-    assert "not complete" in batchwright("status", begun.storage.root).stdout
+    shown = batchwright("status", begun.storage.root).stdout
+    assert f"{begun.storage.root}: not complete, and nobody works on it" in shown
+    assert f"go on    batchwright run {begun.storage.root}" in shown
+
+
+def test_a_killed_worker_of_this_machine_is_gone_at_once(begun: SmallRun) -> None:
+    """Its heartbeat is fresh: who looks must not be told for a minute that it runs."""
+    code = (
+        "import sys, os; from batchwright.rundir.ledger import Ledger; "
+        "from batchwright.rundir.clock import SystemClock; "
+        "from batchwright.rundir.storage import Storage; "
+        "state = {'role': 'infer', 'phase': 'running', 'oldest': [[7, 90.0]]}; "
+        "Ledger(Storage(sys.argv[1]), 'infer-x', SystemClock(), 60).heartbeat(state); "
+        "print('there', flush=True); sys.stdin.read()"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code, begun.storage.root],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert worker.stdout is not None
+    worker.stdout.readline()
+    shown = batchwright("status", begun.storage.root).stdout
+    assert "not complete\n" in shown
+    assert "infer-x: running" in shown
+    assert "row 7 has been in the engine for 90 s" in shown
+    assert batchwright("top", begun.storage.root, "--json").json["phase"] == "running"
+
+    worker.kill()
+    worker.communicate()
+    shown = batchwright("status", begun.storage.root).stdout
+    assert "nobody works on it" in shown
+    assert "infer-x: its process is gone" in shown
+    assert "row 7" not in shown
+    body = batchwright("status", begun.storage.root, "--json").json
+    assert (body["running"], body["workers"][0]["presence"]) == (False, "gone")
+    top = batchwright("top", begun.storage.root, "--json").json
+    assert (top["phase"], top["workers"][0]["phase"]) == ("nobody works on it", "gone")
+
+
+def test_a_run_of_which_no_row_is_numbered_is_not_proved(tmp_path: Path) -> None:
+    """No rows in and no rows out add up: that says nothing of an input that nobody has read."""
+    run = small_run(tmp_path, ROWS)
+    answer = batchwright("verify", run.storage.root)
+    assert answer.exit_code == 1
+    assert "NOT FINISHED: not all rows of the input are numbered yet" in answer.stdout
+    assert "exactly one fate" not in answer.stdout
 
 
 def test_a_run_that_is_not_finished_is_neither_exported_nor_retried_nor_proved(
@@ -388,7 +471,30 @@ def test_a_run_that_is_not_finished_is_neither_exported_nor_retried_nor_proved(
         assert "is not finished" in answer.json["error"]["message"]
     answer = batchwright("verify", begun.storage.root, "--json")
     assert answer.exit_code == 1
-    assert answer.json["missing"] == 15
+    assert (answer.json["missing"], answer.json["problems"]) == (15, [])
+    assert answer.json["unfinished"] == "0 of 1 chunks are committed"
+    shown = batchwright("verify", begun.storage.root).stdout
+    assert "NOT FINISHED" in shown
+    assert "DOES NOT ADD UP" not in shown
+
+
+def test_a_retry_that_was_stopped_goes_on(copy: Path) -> None:
+    """Its chunks are ordered and none is run: as after Ctrl-C, or a kill."""
+    storage = Storage(copy)
+    assert order_failed_rows(storage, read_state(storage), None, []) == 1
+    assert batchwright("export", copy, "--json").exit_code == 2
+    answer = batchwright("retry", copy, "--json")
+    assert answer.json["failed"] == 1, "the engine still refuses it"
+    assert read_state(storage).generations == 2, "the rows of the first one, and no others"
+    assert (copy / "_SUCCESS").is_file()
+
+
+def test_a_lost_receipt_of_a_finished_run_does_not_add_up(copy: Path) -> None:
+    next((copy / "receipts").iterdir()).unlink()
+    shown = batchwright("verify", copy)
+    assert shown.exit_code == 1
+    assert "rows have no outcome" in shown.stdout
+    assert "DOES NOT ADD UP" in shown.stdout
 
 
 def test_validate_needs_no_engine_and_makes_no_folder(

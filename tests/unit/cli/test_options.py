@@ -30,12 +30,6 @@ def test_a_run_is_named_after_its_data(source: str, name: str) -> None:
     assert folder.parent.name == "runs"
 
 
-@pytest.mark.parametrize("source", ["*.jsonl", ".", "?"])
-def test_data_without_a_name_needs_a_run_directory(source: str) -> None:
-    with pytest.raises(JobError, match="--dir"):
-        job_and_dir(source, {}, [], None)
-
-
 def test_options_that_were_not_given_change_nothing(tmp_path: Path) -> None:
     job, folder = job_and_dir(
         "x.jsonl", {"model.name": None, "input.limit": 0 or None}, [], tmp_path
@@ -114,3 +108,19 @@ def test_a_job_file_named_by_a_relative_path_is_the_same_job(
         job_and_dir(source, {}, [], None)[0] for source in ("ask.yaml", str(tmp_path / "ask.yaml"))
     )
     assert relative.input.path == absolute.input.path == str(tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize("source", ["*.jsonl", ".", "?.jsonl"])
+def test_data_without_a_name_is_named_after_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    write_rows(folder / "a.jsonl", prompts(1))
+    monkeypatch.chdir(folder)
+    job, place = job_and_dir(source, {"engine.kind": "fake"}, [], None)
+    assert (job.name, str(place)) == ("reviews", "runs/reviews")
+    _, place = job_and_dir(source, {"engine.kind": "fake"}, [], tmp_path / "here")
+    assert place == tmp_path / "here"
+    monkeypatch.chdir("/")
+    assert job_and_dir("*.jsonl", {"engine.kind": "fake"}, [], None)[0].name == "job"

@@ -51,12 +51,16 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
          "JOB:5: unknown key run.replica; did you mean replicas?"),
         (GOOD + "\n# a comment\nsampling:\n    temprature: 1\n",
          "JOB:6: unknown key sampling.temprature; did you mean temperature?"),
+        (GOOD + "max_tokens: 3\n", "JOB:3: unknown key max_tokens; did you mean sampling.max_tokens?"),
+        (GOOD + "run: {template: x}\n",
+         "JOB:3: unknown key run.template; did you mean prompt.template?"),
+        (GOOD + "model: llama\n", "JOB:3: model is a section, with keys of its own: adapter, "),
         ("model: {name: x}\n", "JOB: input is missing"),
         ("input:\n  limit: 3\n", "JOB:1: input.path is missing"),
         (GOOD + "run:\n  replicas: 0\n", "JOB:4: run.replicas: input should be greater than"),
         (GOOD + "run:\n  replicas: many\n", "JOB:4: run.replicas: input should be a valid integer"),
         (GOOD + "engine: {kind: vlm}\n", "JOB:3: engine.kind: input should be 'auto', 'vllm', 'torch', 'openai' or 'fake'"),
-        (GOOD + "run: 7\n", "JOB:3: run: "),
+        (GOOD + "run: 7\n", "JOB:3: run is a section"),
         (GOOD + "sampling:\n  temperature: -1\n", "JOB:4: sampling.temperature: "),
         (GOOD + "prompt:\n  examples:\n    - {fields: {a: 1}, answer: x}\n    - {answer: y}\n",
          "JOB:6: prompt.examples.1.fields is missing"),
@@ -78,7 +82,26 @@ def test_every_error_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_like_no_other_shows_what_there_is(tmp_path: Path) -> None:
-    assert "known here: hang_timeout_s, kind, " in refused(tmp_path, GOOD + "engine: {zzz: 1}\n")
+    message = refused(tmp_path, GOOD + "engine: {zzz: 1}\n")
+    assert "known here: hang_timeout_s, kind, " in message
+    assert "engine.options" in message
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("  template: {{ text }}", "quotes"),
+        ("  template: Review: {{ text }}", "quotes"),
+        ("  system: Rule: be kind", "quotes"),
+        ("\ttemplate: x", "spaces"),
+    ],
+)
+def test_what_mostly_breaks_yaml_has_a_hint(tmp_path: Path, line: str, hint: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(f"{GOOD}prompt:\n{line}\n")
+    with pytest.raises(JobError, match="not valid YAML") as caught:
+        load_job(path)
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,13 @@ import pytest
 
 from batchwright.core.findings import Change, Finding, Weight
 from batchwright.core.workload import LengthHistogram
-from batchwright.diagnose.evidence import EngineFault, Evidence, HostEvidence, PrepareEvidence
+from batchwright.diagnose.evidence import (
+    EngineFault,
+    Evidence,
+    HostEvidence,
+    PrepareEvidence,
+    Stop,
+)
 from batchwright.diagnose.faults import OUT_OF_MEMORY
 from batchwright.diagnose.rules import CODES, RULES, find
 from tests.unit.diagnose.samples import (
@@ -169,6 +175,8 @@ THRESHOLDS = [
     ("unknown_model", HEALTHY, fault("model_unsupported")),
     ("engine_failed", fault("memory"), fault("unknown")),
     ("engine_failed", HEALTHY, fault("nccl")),
+    ("unfinished", HEALTHY, replace(HEALTHY, stop=Stop(3, 9))),
+    ("unfinished", replace(fault("nccl"), stop=Stop(3, 9)), replace(HEALTHY, stop=Stop(3, 9, 2))),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from batchwright.again import order_failed_rows
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Receipt
 from batchwright.order import Sequencer
+from batchwright.progress import rows_done
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import read_slices
 from batchwright.rundir.rejected import RejectedRows, column_kinds
@@ -382,6 +383,26 @@ def test_failed_rows_make_a_new_generation_in_order(finished: SmallRun) -> None:
     names = [chunk.name for chunk in finished.state().chunks if chunk.generation == 1]
     assert names == ["chunk-1-000000", "chunk-1-000001"]
     assert finished.state().counts().rows == 12
+
+
+def test_a_run_that_is_retried_is_not_finished_until_its_results_are_written_again(
+    finished: SmallRun,
+) -> None:
+    finished.storage.put(layout.SUCCESS, b"")
+    assert order_failed_rows(finished.storage, finished.state(), 3, ["engine_killed"]) == 0
+    assert finished.storage.read_if_there(layout.SUCCESS) is not None
+    order_failed_rows(finished.storage, finished.state(), 3, [])
+    assert finished.storage.read_if_there(layout.SUCCESS) is None
+
+
+def test_rows_that_run_again_are_not_done(finished: SmallRun) -> None:
+    assert finished.state().counts().done == 12
+    order_failed_rows(finished.storage, finished.state(), 3, [])
+    counts = finished.state().counts()
+    assert (counts.settled, counts.done) == (12, 8)
+    assert rows_done(counts, [{"uncommitted": 3}], expected=12) == 11
+    commit_outcomes(finished, {4: "aborted"}, generation=1)
+    assert finished.state().counts().done == 12
 
 
 def test_only_failures_of_the_asked_codes_run_again(finished: SmallRun) -> None:

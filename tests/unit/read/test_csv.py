@@ -63,3 +63,14 @@ def test_no_rows(tmp_path: Path) -> None:
     assert records(read(write(tmp_path / "a.csv", "a,b\n"))) == []
     assert read(write(tmp_path / "b.csv", "")) == []
     assert read(write(tmp_path / "c.csv", "\n\n")) == []
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_cells_that_are_parted_by_another_mark_are_named(tmp_path: Path, mark: str) -> None:
+    path = write(tmp_path / "a.csv", f"id{mark}text\n1{mark}hello\n")
+    with pytest.raises(InputError, match="another mark than the comma") as caught:
+        read(path)
+    assert caught.value.message.startswith(f"{path}:1: ")
+    assert records(read(write(tmp_path / "b.csv", f"id,a{mark}b\n1,x\n"))) == [
+        {"id": "1", f"a{mark}b": "x"}
+    ]

@@ -14,7 +14,7 @@ from batchwright.read import parquet
 from batchwright.read.files import list_files
 from batchwright.read.rows import input_type
 from batchwright.read.splits import cut_splits
-from tests.unit.read.helpers import kept, lines, read, records
+from tests.unit.read.helpers import codes, kept, lines, read, records
 
 TEXT = pa.large_string()
 
@@ -40,11 +40,54 @@ def test_all_flavours_of_text_are_one_type(tmp_path: Path) -> None:
     assert records(read(tmp_path)) == [{"t": "é"}] * 5 + [{"t": None}, {"t": "é"}, {"t": None}]
 
 
-def test_binary_that_is_no_text_names_column_file_and_type(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.parquet", {"image": pa.array([b"\xff\xd8"])})
-    with pytest.raises(InputError) as caught:
-        read(path)
-    assert f"{path}: column 'image' (type binary)" in caught.value.message
+def test_columns_of_bytes_stay_bytes_and_cost_no_row(tmp_path: Path) -> None:
+    """A column that no prompt needs must not keep a data set from being run."""
+    photo = [{"bytes": b"\xff\xd8", "path": "a"}, None]
+    path = save(
+        tmp_path / "a.parquet", {"t": ["x", "y"], "raw": [None, b"\xff\xd8"], "photo": photo}
+    )
+    save(tmp_path / "b.parquet", {"t": ["z"], "raw": [b"text"]})
+    assert column_type(tmp_path, "raw") == pa.large_binary()
+    assert records(read(tmp_path)) == [
+        {"t": "x", "raw": None, "photo": {"bytes": b"\xff\xd8", "path": "a"}},
+        {"t": "y", "raw": b"\xff\xd8", "photo": None},
+        {"t": "z", "raw": b"text", "photo": None},
+    ]
+    assert kept(read(path))[1]["raw"] == b"\xff\xd8"
+
+
+@pytest.mark.parametrize("flavour", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_a_late_value_that_is_no_text_costs_its_own_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flavour: pa.DataType
+) -> None:
+    monkeypatch.setattr("batchwright.read.parquet_types._VALUES", 2)
+    values = pa.array([b"a", None, b"\xe9", "é".encode()]).cast(flavour)
+    lists = pa.array([[b"a"], [b"b"], [b"c"], [b"d", b"\xff"]], pa.list_(pa.binary()))
+    save(tmp_path / "a.parquet", {"t": values, "l": lists, "n": [1, 2, 3, 4]})
+    batches = read(tmp_path)
+    assert records(batches) == [
+        {"t": "a", "l": ["a"], "n": 1}, {"t": None, "l": ["b"], "n": 2}, None, None,
+    ]  # fmt: skip
+    assert [one.problems for one in batches] == [{
+        2: ("bad_unicode", "column 't' holds bytes that are not UTF-8"),
+        3: ("bad_unicode", "column 'l' holds bytes that are not UTF-8"),
+    }]  # fmt: skip
+
+
+def test_text_that_its_writer_did_not_check_costs_its_own_row(tmp_path: Path) -> None:
+    offsets = pa.array([0, 1, 2], pa.int32()).buffers()[1]
+    unchecked = pa.StringArray.from_buffers(2, offsets, pa.py_buffer(b"a\xff"))
+    batches = read(save(tmp_path / "a.parquet", {"t": unchecked, "n": [1, 2]}))
+    assert records(batches) == [{"t": "a", "n": 1}, None]
+    assert codes(batches) == [(1, "bad_unicode")]
+
+
+def test_only_some_files_are_looked_into_for_bytes(tmp_path: Path) -> None:
+    for number in range(parquet.FILES_LOOKED_INTO + 1):
+        last = number == parquet.FILES_LOOKED_INTO
+        save(tmp_path / f"{number}.parquet", {"t": [b"\xff" if last else b"x"]})
+    assert column_type(tmp_path, "t") == TEXT
+    assert records(read(tmp_path))[-1] is None
 
 
 def test_null_columns_take_the_type_of_the_other_files(tmp_path: Path) -> None:

@@ -189,6 +189,14 @@ class TestTemplate:
             "template_error", "missing_field"
         )  # fmt: skip
 
+    @pytest.mark.parametrize("template", ["{{ a }}", "{{ a if a }}", "{{ a.x }}"])
+    def test_bytes_are_no_text(self, template: str) -> None:
+        """The model would read Python's spelling of them."""
+        value: Any = {"x": b"\xff"} if "." in template else b"\xff"
+        problem = refusal(PromptBuilder(template=template), {"a": value})
+        assert problem.code == "template_error"
+        assert "bytes are printed" in problem.message
+
     def test_empty_text(self) -> None:
         assert refusal(PromptBuilder(template="{{ a }}"), {"a": ""}).code == "empty_prompt"
 

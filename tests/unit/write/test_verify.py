@@ -45,6 +45,18 @@ def test_missing_rows_are_named(folder: Folder) -> None:
     ]
 
 
+def test_rows_that_may_still_come_are_no_problem_and_no_proof(folder: Folder) -> None:
+    receipts = [store(folder, 0, SOURCE, [0, 1])]
+    found = verify_parts(
+        receipts=receipts, total_rows=2, rejected_rows=NONE, storage=folder, unfinished="not yet"
+    )
+    assert (found.missing, found.adds_up, found.passed) == (0, True, False)
+    found = verify_parts(
+        receipts=receipts, total_rows=5, rejected_rows=NONE, storage=folder, unfinished="not yet"
+    )
+    assert (found.missing, found.problems, found.adds_up, found.passed) == (3, [], True, False)
+
+
 def test_rows_in_two_parts_or_rejected_as_well(folder: Folder) -> None:
     receipts = [store(folder, 0, SOURCE, [0, 1, 2]), store(folder, 1, SOURCE, [2, 3])]
     found = _verify(folder, receipts, 4, np.array([0]))
