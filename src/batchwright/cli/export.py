@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +11,9 @@ from batchwright.cli import render
 from batchwright.cli.arguments import AsJson, OutDir, OutFormat, RunDir
 from batchwright.cli.ending import ending
 from batchwright.cli.options import absolute, run_place
+
+if TYPE_CHECKING:
+    from batchwright.rundir.locations import Location
 
 _OUTPUT = "output."
 
@@ -35,13 +39,11 @@ def export(
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Write the results of a finished run again, elsewhere or in another format."""
-    from batchwright import pipeline
     from batchwright.config.load import parse_settings
-    from batchwright.core.errors import JobError
 
     with ending(as_json=as_json):
         options: dict[str, Any] = {
-            "output.path": None if output is None else absolute(output),
+            "output.path": output,
             "output.format": output_format,
             "output.compression": compression or ("auto" if output_format else None),
             "output.order": order,
@@ -49,10 +51,20 @@ def export(
         }
         options = {key: value for key, value in options.items() if value is not None}
         options |= parse_settings(settings or [])
-        for key in options:
-            if not key.startswith(_OUTPUT):
-                raise JobError(
-                    f"--set {key}: the rows are computed already", "Only output.… can be set here."
-                )
-        files = pipeline.export(run_place(run_dir), options, render.count_lines("written"))
-        render.show_files(files, as_json=as_json)
+        render.show_files(export_to(run_place(run_dir), options), as_json=as_json)
+
+
+def export_to(run_dir: Location, options: Mapping[str, Any]) -> list[Location]:
+    """The results again, with these keys of the job's section `output`. Returns the files."""
+    from batchwright import pipeline
+    from batchwright.core.errors import JobError
+
+    for key in options:
+        if not key.startswith(_OUTPUT):
+            raise JobError(
+                f"{key} cannot be set: the rows are computed already",
+                "Only output.… can be set here.",
+            )
+    path = options.get("output.path")
+    placed = {**options, "output.path": absolute(str(path))} if path is not None else options
+    return pipeline.export(run_dir, placed, render.count_lines("written"))

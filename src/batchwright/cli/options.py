@@ -50,16 +50,16 @@ def job_and_dir(
     """
     place = location_of(str(run_dir)) if run_dir is not None else None
     job, folder = _read(source, options, settings, place)
-    return _whole(job, folder), folder
+    return completed(job, folder), folder
 
 
 def job_alone(source: str, options: Mapping[str, Any], settings: Sequence[str]) -> Job:
     """The same for a command that has nothing to do with a run: no run directory is looked at."""
     job, _ = _read(source, options, settings, None)
-    return _whole(job, None)
+    return completed(job, None)
 
 
-def _whole(job: Job, run_dir: Location | None) -> Job:
+def completed(job: Job, run_dir: Location | None) -> Job:
     """The job with all filled in that this machine can tell: paths, task, engine, model."""
     from batchwright.choosing import with_engine
     from batchwright.survey import with_task_of_lines
