@@ -45,7 +45,7 @@ from batchwright.told import told_plan, told_settings
 LOG_TAIL_BYTES = 256 * 1024
 
 # Errors that a worker reports of something else than its engine.
-_NOT_THE_ENGINE = {"Stopped", "Interrupted", "InputError", "TooManyFailures", "StorageError",
+_NOT_THE_ENGINE = {"Stopped", "Interrupted", "InputError", "TooManyFailures", "StorageError", "NotAllowed",
                    "VerifyError", "MissingExtra", "ResumeRefused"}  # fmt: skip
 
 # The command that starts a run may give a sign of life so long before it notes the start.

@@ -10,6 +10,7 @@ BatchwrightError                exit  what happened
 ├── TooManyFailures                3  so many rows fail that the job itself must be wrong
 ├── VerifyError                    1  rows in and rows out do not add up
 ├── StorageError                  75  a disk or bucket refused; fix it and run again
+│   └── NotAllowed                 2  a folder may not be read or written with these rights
 ├── EngineError                   75  the engine cannot be kept alive
 ├── ClusterError                  75  the cluster's API server does not answer
 ├── StoreError                    75  a vector database cannot be reached, or refuses to be written
@@ -95,6 +96,12 @@ class StorageError(BatchwrightError):
     """A disk or bucket refused a read or a write."""
 
     exit_code = 75
+
+
+class NotAllowed(StorageError):
+    """A folder may not be read or written: to start again would change nothing."""
+
+    exit_code = 2
 
 
 class EngineError(BatchwrightError):

@@ -13,7 +13,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
-from batchwright.core.errors import StorageError
+from batchwright.core.errors import NotAllowed, StorageError
 
 
 class Disk:
@@ -174,6 +174,7 @@ def _storage_error(what: str, error: Exception) -> StorageError:
         hint = "The disk is full. Free some space and run the same command again: it goes on."
     elif "ermission denied" in reason or "Read-only" in reason:
         hint = "Choose a folder that you may write to (--dir, or run.dir in the job file)."
+        return NotAllowed(f"{what}: {reason.splitlines()[0]}", hint)
     else:
         hint = "Mend that and run the same command again: it goes on where it stopped."
     return StorageError(f"{what}: {reason.splitlines()[0]}", hint)

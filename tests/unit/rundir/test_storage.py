@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import subprocess
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -8,13 +10,32 @@ import obstore
 import pytest
 from obstore.exceptions import GenericError
 
-from batchwright.core.errors import StorageError
+from batchwright.core.errors import NotAllowed, StorageError
 from batchwright.rundir.storage import Storage
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     return Storage(tmp_path / "run")
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk that nobody may write to, not even root."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_to_start_again_does_not_help_where_one_may_not_write(read_only: Path) -> None:
+    with pytest.raises(NotAllowed, match="Read-only") as caught:
+        Storage(read_only).put("a/b.json", b"{}")
+    assert caught.value.exit_code == 2, "a loop that starts it while it ends with 75 would not end"
+    assert "that you may write to" in caught.value.hint
 
 
 @pytest.mark.parametrize("verb", ["create", "commit"])
