@@ -119,13 +119,19 @@ class Ledger:
         self._newest[unit] = max(epoch, self._newest.get(unit, 0))
         return False
 
-    def refresh(self, min_interval_s: float = 0.0, after: str = "") -> None:
-        """Read which claims exist, of units named behind `after`; at most every `min_interval_s`."""
+    def refresh(self, min_interval_s: float = 0.0, after: str = "", before: str = "") -> None:
+        """Read which claims exist; at most every `min_interval_s`.
+
+        Args:
+            min_interval_s: nothing is read if it was so short a time ago.
+            after: only of units whose names come after this one, or are it.
+            before: only of units whose names come before this one; empty for all.
+        """
         now = self._clock.monotonic()
         if now - self._refreshed_at < min_interval_s:
             return
         self._refreshed_at = now
-        for name in self.storage.names(layout.CLAIMS, after):
+        for name in self.storage.names(layout.CLAIMS, after, before):
             unit, _, epoch = name.rpartition(".")
             if epoch.isdecimal():  # else somebody else's file
                 self._newest[unit] = max(int(epoch), self._newest.get(unit, -1))

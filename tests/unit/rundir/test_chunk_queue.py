@@ -168,3 +168,14 @@ def test_who_only_looks_whether_there_is_work_claims_nothing(
     assert not has_free()
     Ledger(run.storage, "b", clock, LEASE_S).heartbeat({}, ended=True)
     assert has_free()
+
+
+def test_claims_of_splits_are_not_listed_for_chunks(run: SmallRun, clock: ManualClock) -> None:
+    """They come after those of chunks by their names, and in an object store each 1,000 are a request."""
+    ledger = Ledger(run.storage, "preparer", clock, LEASE_S)
+    assert ledger.claim(layout.split_unit(0))
+    queue = queue_of(run, "a", clock)
+    assert ledger.claim(layout.split_unit(1))
+    take(queue, clock)
+    assert not queue._ledger.is_claimed(layout.split_unit(1))
+    assert take_all(queue_of(run, "b", clock), clock) == [1, 2, 3, 4]
