@@ -13,7 +13,7 @@ from batchwright.plan.guard import Rates, measure_rates
 from batchwright.plan.pace import missing
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
-from batchwright.rundir.ledger import Roster
+from batchwright.rundir.ledger import AFTER_CHUNKS, Roster
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
@@ -95,7 +95,7 @@ class Watcher:
             return
         self._state.refresh_receipts()
         claims = self._storage.names(
-            layout.CLAIMS, after=self._state.first_open, before=layout.AFTER_CHUNKS
+            layout.CLAIMS, after=self._state.first_open, before=AFTER_CHUNKS
         )
         self._claimed |= {name.rpartition(".")[0] for name in claims}
         ended = self._clock.monotonic()

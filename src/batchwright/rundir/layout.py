@@ -111,9 +111,6 @@ def split_unit(ordinal: int) -> str:
     return f"split-{ordinal:06d}"
 
 
-# Names of chunks come before this one, those of all other units after it.
-AFTER_CHUNKS = "chunk."
-
 ORDER_UNIT = "order"
 RESULTS_UNIT = "results"
 CREATE_UNIT = "create"

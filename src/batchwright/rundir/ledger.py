@@ -25,6 +25,9 @@ from batchwright.rundir.storage import Storage
 # In an object store the signs of life are listed at most this often (see `Storage.seldom`).
 LOOK_AT_OTHERS_S = 0.5
 
+# Chunks, as units of claim, come before this one, all others after it.
+AFTER_CHUNKS = "chunk."
+
 
 def new_worker_name(role: str) -> str:
     """A name that no other process has: role, host, process and chance."""
