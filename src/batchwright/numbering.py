@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,6 +62,25 @@ class Position:
         return replace(self, sequence=self.sequence + 1, waiting=list(self.waiting))
 
 
+@dataclass(slots=True)
+class _Pool:
+    """Receipts of prepared parts that come one after the other; each is read once.
+
+    Attributes:
+        split: of the part behind them.
+        part: of the part behind them.
+        rows: numbered before them, and theirs.
+        prompt_tokens: of their rows.
+        receipts: in input order.
+    """
+
+    split: int
+    part: int
+    rows: int
+    prompt_tokens: int = 0
+    receipts: list[PreparedReceipt] = field(default_factory=list)
+
+
 class Numbered(NamedTuple):
     """Prepared parts with their places in the input, and the repeated ids among their rows."""
 
@@ -83,7 +101,7 @@ class Numbering:
         self._splits = manifest.splits
         source = manifest.job["input"]
         self._limit: int | None = source["limit"]
-        self._read: dict[tuple[int, int], PreparedReceipt] = {}
+        self._pool: _Pool | None = None
         self._seen = SeenIds()
         self._unique_ids = bool(manifest.id_column) and source["duplicate_ids"] == "reject"
 
@@ -94,7 +112,7 @@ class Numbering:
     def forget(self) -> None:
         """Start again from the first row."""
         self._seen = SeenIds()
-        self._read.clear()
+        self._pool = None
 
     def replay(self, batch: OrderBatch, at: Position) -> None:
         """Step over what another has numbered."""
@@ -105,7 +123,9 @@ class Numbering:
 
     def ready_parts(self, at: Position, most: int) -> list[PreparedReceipt]:
         """The prepared parts that come next, as far as they are there; at most so many."""
-        return list(islice(self._next_parts(at), most))
+        pool = _Pool(at.split, at.part, at.rows)
+        self._fill(pool, most)
+        return pool.receipts
 
     def parts_for_pilot(
         self, at: Position, is_enough: Callable[[int, int], bool]
@@ -113,32 +133,31 @@ class Numbering:
         """All prepared parts that the pilot is chosen from, once these are enough; else none.
 
         Args:
-            at: where the order stands.
+            at: where the order stands, the same each time.
             is_enough: whether so many rows with so many prompt tokens are, while more may come.
         """
-        receipts = list(self._next_parts(at))
-        rows = at.rows + sum(one.rows for one in receipts)
-        tokens = sum(one.prompt_tokens for one in receipts)
-        last = receipts[-1] if receipts else None
-        complete = last is not None and last.last and last.split == len(self._splits) - 1
-        if complete or (self._limit is not None and rows >= self._limit):
-            return receipts
-        return receipts if is_enough(rows, tokens) else []
+        pool = self._pool = self._pool or _Pool(at.split, at.part, at.rows)
+        self._fill(pool)
+        complete = pool.split >= len(self._splits) or pool.rows == self._limit
+        if not pool.receipts or not (complete or is_enough(pool.rows, pool.prompt_tokens)):
+            return []
+        return pool.receipts
 
-    def _next_parts(self, at: Position) -> Iterator[PreparedReceipt]:
-        """What stands behind `at`; each receipt is read once, however often it is looked for."""
-        self._read = {key: one for key, one in self._read.items() if key >= (at.split, at.part)}
-        split, part, rows = at.split, at.part, at.rows
-        while split < len(self._splits) and (self._limit is None or rows < self._limit):
-            receipt = self._read.get((split, part))
-            if receipt is None:
-                receipt = prepared_receipt(self._storage, split, part)
+    def _fill(self, pool: _Pool, most: int | None = None) -> None:
+        """Read the receipts of the next parts, as far as they are there; until there are `most`."""
+        while pool.split < len(self._splits) and pool.rows != self._limit:
+            if len(pool.receipts) == most:
+                return
+            receipt = prepared_receipt(self._storage, pool.split, pool.part)
             if receipt is None:
                 return
-            self._read[split, part] = receipt
-            yield receipt
-            rows += receipt.rows
-            split, part = (split + 1, 0) if receipt.last else (split, part + 1)
+            pool.receipts.append(receipt)
+            pool.rows += receipt.rows
+            if self._limit is not None:
+                pool.rows = min(pool.rows, self._limit)
+            pool.prompt_tokens += receipt.prompt_tokens
+            at_end = receipt.last
+            pool.split, pool.part = (pool.split + 1, 0) if at_end else (pool.split, pool.part + 1)
 
     def number(self, receipts: list[PreparedReceipt], after: Position) -> Numbered:
         """Number the rows of some parts, and let those that are valid wait.

@@ -173,13 +173,12 @@ def prepare(
         return {"role": PREPARE, "splits": splits_done, "reading": telemetry.as_json()}
 
     with Heartbeat(ledger, state, job.run.lease_s), telemetry:
-        ledger.refresh()
         order = RunState(storage)
         order.refresh_order()
         if order.ordered:
             return
         preparer = Preparer(storage, manifest, job, job_tokenizer(job), meter)
-        queue = SplitQueue(storage, ledger, manifest.splits)
+        queue = SplitQueue(storage, ledger, manifest.splits[order.first_open_split :])
         sequencer: Sequencer | None = None
         idle = 0
         while not stop.is_set():
@@ -190,7 +189,11 @@ def prepare(
             if split is not None:
                 _prepare_split(preparer, split, sequencer, stop)
                 splits_done += 1
-            advanced = sequencer.advance() if sequencer else bool(order.refresh_order())
+            if sequencer is not None:
+                advanced = sequencer.advance()
+            else:
+                advanced = bool(order.refresh_order())
+                queue.pass_over(order.first_open_split)
             if order.ordered or (sequencer and sequencer.finished):
                 return
             idle = 0 if split is not None or advanced else idle + 1

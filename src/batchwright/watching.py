@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
+from batchwright.core.ports import Clock
 from batchwright.core.records import GROUPED, OrderedPart
 from batchwright.plan.chunks import Ahead
 from batchwright.plan.gate import Known
@@ -12,12 +13,17 @@ from batchwright.plan.guard import Rates, measure_rates
 from batchwright.plan.pace import missing
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
-from batchwright.rundir.ledger import Roster
+from batchwright.rundir.ledger import AFTER_CHUNKS, Roster
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
 LOOK_EVERY_S = 0.5
 LOOK_FOR_ENGINE_S = 0.1
+
+# What engines have taken and done is looked at so often at most, and for no more than a twentieth of
+# the time: it is asked for each split, and splits may be many and small.
+LOOK_AT_ENGINES_S = 0.25
+LOOKING_SHARE = 0.05
 
 # The workers of a run start at the same time; those with an engine have so long to show up.
 PATIENCE_S = 10.0
@@ -30,18 +36,23 @@ class Watcher:
         storage: of the run.
         replicas: engines that share the work.
         kv_tokens: that an engine's KV cache should hold; 0 if not known.
+        clock: the system's if it is left out.
     """
 
-    def __init__(self, storage: Storage, replicas: int, kv_tokens: int) -> None:
+    def __init__(
+        self, storage: Storage, replicas: int, kv_tokens: int, clock: Clock | None = None
+    ) -> None:
         self._storage = storage
         self._replicas = replicas
         self._kv_tokens_expected = kv_tokens or None
         self._state = RunState(storage)
         self._roster = Roster(storage)
         self._looked_at = float("-inf")
+        self._look_at_engines_at = float("-inf")
+        self._claimed: set[str] = set()
         self._up_at: float | None = None
         self._sought_at = float("-inf")
-        self._clock = SystemClock()
+        self._clock = clock or SystemClock()
         # Without that claim nobody drives this run, and there is nobody to wait for.
         claims = storage.names(layout.CLAIMS)
         driven = any(name.rpartition(".")[0] == layout.ORDER_UNIT for name in claims)
@@ -72,16 +83,27 @@ class Watcher:
         """
         if self.is_starting() and not at_least_rows:
             return Ahead(0, 0)
-        self._state.refresh_receipts()
-        claims = self._storage.names(layout.CLAIMS, after=self._state.first_open)
-        taken = {name.rpartition(".")[0] for name in claims}
+        self._look_at_engines()
         unclaimed = [
             chunk.num_rows
             for chunk in self._state.chunks
-            if chunk.name not in taken and chunk.name not in self._state.done
+            if chunk.name not in self._claimed and chunk.name not in self._state.done
         ]
         needed = missing(unclaimed, self._replicas, self.rows_per_s, ahead_s)
         return Ahead(needed.chunks, max(needed.rows, at_least_rows - sum(unclaimed)))
+
+    def _look_at_engines(self) -> None:
+        began = self._clock.monotonic()
+        if began < self._look_at_engines_at:
+            return
+        self._state.refresh_receipts()
+        claims = self._storage.names(
+            layout.CLAIMS, after=self._state.first_open, before=AFTER_CHUNKS
+        )
+        self._claimed |= {name.rpartition(".")[0] for name in claims}
+        ended = self._clock.monotonic()
+        pause_s = max(self._storage.seldom(LOOK_AT_ENGINES_S), (ended - began) / LOOKING_SHARE)
+        self._look_at_engines_at = ended + pause_s
 
     @property
     def rows_per_s(self) -> float:

@@ -47,7 +47,11 @@ def test_names_are_the_files_directly_in_a_folder(storage: Storage) -> None:
     for name in ("order/2", "order/10", "order/below/1", "other/3", "top"):
         storage.put(name, b"")
     assert storage.names("order") == ["10", "2"]
+    assert storage.names("order", after="1") == ["10", "2"]
     assert storage.names("order", after="10") == ["2"]
+    assert storage.names("order", before="2") == ["10"]
+    assert storage.names("order", after="10", before="2") == []
+    assert storage.names("nowhere", after="1") == []
     assert storage.names("nowhere") == []
     assert storage.names("") == ["top"]
 
@@ -58,6 +62,17 @@ def test_more_names_than_fit_on_one_page(storage: Storage) -> None:
         list(pool.map(lambda n: storage.put(f"claims/{n:04d}", b""), numbers))
     assert storage.names("claims") == [f"{n:04d}" for n in numbers]
     assert storage.names("claims", after="0004") == [f"{n:04d}" for n in numbers[5:]]
+    assert storage.names("claims", after="0004", before="1050") == [
+        f"{n:04d}" for n in numbers[5:1050]
+    ]
+
+
+def test_files_that_are_waited_for_are_there_or_not_yet(storage: Storage) -> None:
+    storage.put("order/1", b"one")
+    assert storage.read_awaited(["order/0", "order/1", "nowhere/2"]) == [None, b"one", None]
+    storage.put("order/0", b"")
+    assert storage.read_awaited(["order/0", "order/1"]) == [b"", b"one"]
+    assert storage.read_awaited([]) == []
 
 
 def test_a_mark_changes_with_its_file_alone(storage: Storage) -> None:

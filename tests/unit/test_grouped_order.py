@@ -60,6 +60,13 @@ class Engines:
         return chunk
 
 
+@pytest.fixture(autouse=True)
+def _engines_are_looked_at_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do in no time here what else takes seconds."""
+    monkeypatch.setattr("batchwright.watching.LOOK_AT_ENGINES_S", 0.0)
+    monkeypatch.setattr("batchwright.watching.LOOKING_SHARE", float("inf"))
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> SmallRun:
     return begin(tmp_path, "auto")

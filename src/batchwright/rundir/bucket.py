@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 
-from batchwright.rundir.disk import folder_names, marks_by_name
+from batchwright.rundir.disk import folder_names, is_between, marks_by_name
 from batchwright.rundir.stores import (
     FIRST_PATIENCE_S,
     PATIENCE_S,
@@ -129,17 +129,31 @@ class Bucket:
         """The same: what an object store has acknowledged is safe."""
         self.put(path, data)
 
-    def marks(self, folder: str, after: str) -> dict[str, str]:
+    def marks(self, folder: str) -> dict[str, str]:
         """Names of the objects directly in a folder, and what tells whether one has changed."""
 
         def attempt() -> list[Any]:
-            if not after:
-                return list(obstore.list_with_delimiter(self._store, folder)["objects"])
-            pages = obstore.list(self._store, folder, offset=f"{folder}/{after}", chunk_size=_PAGE)
-            return [one for page in pages for one in page]
+            return list(obstore.list_with_delimiter(self._store, folder)["objects"])
 
-        objects = self._try(f"cannot list {self.address}/{folder}", attempt)
-        return marks_by_name(objects, after)
+        return marks_by_name(self._try(f"cannot list {self.address}/{folder}", attempt))
+
+    def names(self, folder: str, after: str, before: str) -> list[str]:
+        """Sorted names of the objects directly in a folder, of a range: pages beyond it are not asked for."""
+        if not (after or before):
+            return list(self.marks(folder))
+
+        def attempt() -> list[str]:
+            inside = f"{folder}/" if folder else ""
+            offset = inside + after if after else None
+            found: list[str] = []
+            for page in obstore.list(self._store, folder, offset=offset, chunk_size=_PAGE):
+                found += [one["path"].removeprefix(inside) for one in page]
+                if before and found and found[-1] >= before:
+                    break
+            direct = (name for name in found if "/" not in name)
+            return sorted(name for name in direct if is_between(name, after, before))
+
+        return self._try(f"cannot list {self.address}/{folder}", attempt)
 
     def folders(self, folder: str) -> list[str]:
         """Sorted names of the folders directly in a folder."""
@@ -189,7 +203,7 @@ class Bucket:
     def read_log(self, path: str) -> bytes:
         """All lines that were written, those of each writer in their order."""
         folder = _folder_of_log(path)
-        pieces = [f"{folder}/{name}" for name in self.marks(folder, "")]
+        pieces = [f"{folder}/{name}" for name in self.marks(folder)]
         if len(pieces) < 2:
             return b"".join(self.read_if_there(one) or b"" for one in pieces)
         with ThreadPoolExecutor(min(LOG_READS_AT_ONCE, len(pieces))) as pool:  # 120 an hour
@@ -199,7 +213,7 @@ class Bucket:
         """The newest pieces, of `size` bytes or somewhat more."""
         folder = _folder_of_log(path)
         pieces: list[bytes] = []
-        for name in reversed(list(self.marks(folder, ""))):
+        for name in reversed(list(self.marks(folder))):
             pieces.append(self.read_if_there(f"{folder}/{name}") or b"")
             if sum(map(len, pieces)) >= size:
                 break

@@ -6,7 +6,7 @@ from collections import deque
 from itertools import chain
 
 from batchwright.core.records import Chunk
-from batchwright.rundir.ledger import EngineCount, Ledger
+from batchwright.rundir.ledger import AFTER_CHUNKS, EngineCount, Ledger
 from batchwright.rundir.prepared import rows_are_coming
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
@@ -164,7 +164,7 @@ class ChunkQueue:
 
     def _look(self) -> None:
         self._state.refresh_receipts()
-        self._ledger.refresh(after=self._state.first_open)
+        self._ledger.refresh(after=self._state.first_open, before=AFTER_CHUNKS)
         for batch in self._state.refresh_order():
             wanted = batch.chunks[: batch.pilot_chunks] if self._pilot_only else batch.chunks
             for chunk in wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore
 
 from batchwright.core.errors import NotAllowed, StorageError
+
+# What obstore is writing has such a name until it is whole.
+_STAGED = re.compile(r"#\d+$")
 
 
 class Disk:
@@ -83,11 +87,41 @@ class Disk:
                 os.fsync(file.fileno())
             _flush_folder((self.root / path).parent)
 
-    def marks(self, folder: str, after: str) -> dict[str, str]:
+    def marks(self, folder: str) -> dict[str, str]:
         """Names of the files directly in a folder, and what tells whether one has changed."""
         with translated(f"cannot list {self.root / folder}"):
             listing = obstore.list_with_delimiter(self._store, folder)
-        return marks_by_name(listing["objects"], after)
+        return marks_by_name(listing["objects"])
+
+    def names(self, folder: str, after: str, before: str) -> list[str]:
+        """Sorted names of the files directly in a folder, of a range.
+
+        The folder is read as a whole, but none of its files is looked at, as marks need it.
+        """
+        with translated(f"cannot list {self.root / folder}"):
+            try:
+                with os.scandir(self.root / folder) as entries:
+                    found = [
+                        one.name
+                        for one in entries
+                        if is_between(one.name, after, before)
+                        and not _STAGED.search(one.name)
+                        and one.is_file()
+                    ]
+            except (FileNotFoundError, NotADirectoryError):  # the same to an object store
+                return []
+        return sorted(found)
+
+    def ask_again(self, folder: str) -> None:
+        """See to it that files of others are seen now.
+
+        A network file system may remember that a name was not there; to open its folder makes it ask.
+        """
+        with translated(f"cannot list {self.root / folder}"):
+            try:
+                os.close(os.open(self.root / folder, os.O_RDONLY))
+            except FileNotFoundError:
+                return
 
     def folders(self, folder: str) -> list[str]:
         """Sorted names of the folders directly in a folder."""
@@ -140,14 +174,19 @@ def folder_names(prefixes: Iterable[str]) -> list[str]:
     return sorted(prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes)
 
 
-def marks_by_name(objects: Any, after: str) -> dict[str, str]:
-    """Listed objects by name, sorted, without hidden ones and those up to `after`."""
+def marks_by_name(objects: Any) -> dict[str, str]:
+    """Listed objects by name, sorted, without hidden ones."""
     names = {one["path"].rpartition("/")[2]: one for one in objects}
     return {
         name: str(names[name]["e_tag"] or names[name]["last_modified"])
         for name in sorted(names)
-        if not name.startswith(".") and name > after
+        if not name.startswith(".")
     }
+
+
+def is_between(name: str, after: str, before: str) -> bool:
+    """Whether a name lies behind one and ahead of another (empty: no end), and is not hidden."""
+    return name > after and not (before and name >= before) and not name.startswith(".")
 
 
 def _flush_folder(folder: Path) -> None:

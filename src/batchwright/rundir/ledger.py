@@ -28,6 +28,9 @@ LOOK_AT_OTHERS_S = 0.5
 # Engines that share the work are counted at most this often on a disk.
 COUNT_ENGINES_S = 0.5
 
+# Chunks, as units of claim, come before this one, all others after it.
+AFTER_CHUNKS = "chunk."
+
 
 def new_worker_name(role: str) -> str:
     """A name that no other process has: role, host, process and chance."""
@@ -122,13 +125,19 @@ class Ledger:
         self._newest[unit] = max(epoch, self._newest.get(unit, 0))
         return False
 
-    def refresh(self, min_interval_s: float = 0.0, after: str = "") -> None:
-        """Read which claims exist, of units named behind `after`; at most every `min_interval_s`."""
+    def refresh(self, min_interval_s: float = 0.0, after: str = "", before: str = "") -> None:
+        """Read which claims exist; at most every `min_interval_s`.
+
+        Args:
+            min_interval_s: nothing is read if it was so short a time ago.
+            after: only of units whose names come after this one, or are it.
+            before: only of units whose names come before this one; empty for all.
+        """
         now = self._clock.monotonic()
         if now - self._refreshed_at < min_interval_s:
             return
         self._refreshed_at = now
-        for name in self.storage.names(layout.CLAIMS, after):
+        for name in self.storage.names(layout.CLAIMS, after, before):
             unit, _, epoch = name.rpartition(".")
             if epoch.isdecimal():  # else somebody else's file
                 self._newest[unit] = max(int(epoch), self._newest.get(unit, -1))

@@ -11,6 +11,9 @@ from batchwright.core.records import Chunk, OrderBatch, Receipt, Slice
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.storage import Storage
 
+# On a disk names of the order are tried one by one, but a gap in it shows only in a listing.
+LOOKS_PER_LISTING = 100
+
 
 class RunState:
     """Reads the order and the receipts of a run, each file once."""
@@ -18,7 +21,11 @@ class RunState:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._last_read = ""  # stretches of the order come one after the other
+        self._looks = 0  # at the order
+        self._stretches: Counter[int] = Counter()  # of the order, by generation
+        self._chunks: list[Chunk] = []
         self._first_open = 0  # every chunk before it is done
+        self.first_open_split = 0  # the order has all parts of those before it
         self.batches: list[OrderBatch] = []
         self.receipts: dict[str, Receipt] = {}  # by file name without ending
         self.done: set[str] = set()  # names of chunks of which every row has its receipt
@@ -32,15 +39,45 @@ class RunState:
 
     def refresh_order(self) -> list[OrderBatch]:
         """Read the batches that have come since the last look, in order."""
+        tried = self._storage.is_local and self._looks % LOOKS_PER_LISTING > 0
+        self._looks += 1
+        fresh = self._read_tried() if tried else self._read_listed()
+        for batch in fresh:
+            self._take_in(batch)
+        return fresh
+
+    def _read_listed(self) -> list[OrderBatch]:
         names = self._in_sequence(self._storage.names(layout.ORDER, after=self._last_read))
         paths = [f"{layout.ORDER}/{name}" for name in names]
         bodies = self._storage.read_each(paths)
-        fresh = [
+        return [
             artifacts.load(OrderBatch, body, path) for path, body in zip(paths, bodies, strict=True)
         ]
-        self._last_read = names[-1] if names else self._last_read
-        self.batches += fresh
-        return fresh
+
+    def _read_tried(self) -> list[OrderBatch]:
+        """A disk lists a whole folder, however little of it is new, and this is done for each split."""
+        fresh: list[OrderBatch] = []
+        newest = max(self._stretches, default=0)
+        sequence = self._stretches[newest]
+        while True:
+            places = [(newest, sequence), (newest + 1, 0)]
+            paths = [layout.order_batch(*place) for place in places]
+            found = zip(places, paths, self._storage.read_awaited(paths), strict=True)
+            there = [(place, path, body) for place, path, body in found if body is not None]
+            if not there:
+                return fresh
+            (newest, sequence), path, body = there[0]
+            fresh.append(artifacts.load(OrderBatch, body, path))
+            sequence += 1
+
+    def _take_in(self, batch: OrderBatch) -> None:
+        path = layout.order_batch(batch.generation, batch.sequence)
+        self._last_read = path.rpartition("/")[2]
+        self._stretches[batch.generation] += 1
+        self._chunks += batch.chunks
+        if batch.generation == 0 and batch.parts:
+            self.first_open_split = batch.parts[-1].split
+        self.batches.append(batch)
 
     def _in_sequence(self, names: list[str]) -> list[str]:
         """The names up to the first gap. A stretch that was deleted by hand must not make its rows vanish.
@@ -48,7 +85,7 @@ class RunState:
         A listing is no snapshot: with thousands of files it may lack one and show a later one, and
         then the next look finds both.
         """
-        expected = Counter(batch.generation for batch in self.batches)
+        expected = self._stretches.copy()
         for index, name in enumerate(names):
             generation = int(name.partition("-")[0])
             wanted = layout.order_batch(generation, expected[generation])
@@ -90,7 +127,7 @@ class RunState:
 
         With it a listing of 10,000 receipts or claims becomes one of a few.
         """
-        chunks = self.chunks
+        chunks = self._chunks
         while self._first_open < len(chunks) and chunks[self._first_open].name in self.done:
             self._first_open += 1
         return chunks[min(self._first_open, len(chunks) - 1)].name if chunks else ""
@@ -98,7 +135,7 @@ class RunState:
     @property
     def chunks(self) -> list[Chunk]:
         """Every chunk that the order names so far."""
-        return [chunk for batch in self.batches for chunk in batch.chunks]
+        return list(self._chunks)
 
     @property
     def pilot(self) -> list[Chunk]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from batchwright.core.errors import StorageError
 from batchwright.core.ids import digest
@@ -25,6 +26,8 @@ READS_AT_ONCE = 16
 KEPT_BYTES = 192 << 20
 
 SCRATCH_VARIABLE = "BATCHWRIGHT_SCRATCH"
+
+Found = TypeVar("Found")
 
 
 class Storage:
@@ -81,10 +84,23 @@ class Storage:
 
     def read_each(self, paths: Sequence[str]) -> list[bytes]:
         """Many whole files, several at a time from an object store. Raises StorageError."""
+        return self._each(self.read, paths)
+
+    def read_awaited(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Files of known names that others are about to write; None for each that is not there yet.
+
+        Where few are waited for this is cheaper than to list a folder of many.
+        """
+        if self._disk is not None:
+            for folder in {path.rpartition("/")[0] for path in paths}:
+                self._disk.ask_again(folder)
+        return self._each(self.read_if_there, paths)
+
+    def _each(self, read: Callable[[str], Found], paths: Sequence[str]) -> list[Found]:
         if self.is_local or len(paths) < 2:
-            return [self.read(path) for path in paths]
+            return [read(path) for path in paths]
         with ThreadPoolExecutor(min(READS_AT_ONCE, len(paths))) as pool:
-            return list(pool.map(self.read, paths))
+            return list(pool.map(read, paths))
 
     def read_kept(self, path: str) -> bytes:
         """A file that never changes; the last few are kept in memory. Raises StorageError."""
@@ -116,13 +132,22 @@ class Storage:
         """Write a file that must survive a power cut once this returns."""
         self._place.publish(path, data)
 
-    def names(self, folder: str, after: str = "") -> list[str]:
-        """Sorted names of the files directly in a folder that come after a name; empty if there is none."""
-        return list(self._place.marks(folder, after))
+    def names(self, folder: str, after: str = "", before: str = "") -> list[str]:
+        """Sorted names of the files directly in a folder; empty if there is no such folder.
+
+        An object store lists no more than what is asked for, a page of 1,000 names for a request. A
+        disk reads the whole folder each time.
+
+        Args:
+            folder: relative to the root.
+            after: only names that come after this one.
+            before: only names that come before this one; empty for all.
+        """
+        return self._place.names(folder, after, before)
 
     def marks(self, folder: str) -> dict[str, str]:
-        """The same, each with a mark that changes when the file does."""
-        return self._place.marks(folder, "")
+        """All of them, each with a mark that changes when the file does."""
+        return self._place.marks(folder)
 
     def folders(self, folder: str) -> list[str]:
         """Sorted names of the folders directly in a folder; empty if there is no such folder."""

@@ -153,3 +153,31 @@ def order_files(run: SmallRun) -> dict[str, bytes]:
         for folder in (layout.ORDER, layout.REJECTED)
         for name in run.storage.names(folder)
     }
+
+
+class CountingStorage(Storage):
+    """Notes what is asked of a run directory.
+
+    Attributes:
+        listed: folder of each listing.
+        awaited: paths that were asked for by name, each time.
+        created: paths that were to be created, with success or without.
+    """
+
+    def __init__(self, location: Path | str) -> None:
+        super().__init__(location)
+        self.listed: list[str] = []
+        self.awaited: list[str] = []
+        self.created: list[str] = []
+
+    def names(self, folder: str, after: str = "", before: str = "") -> list[str]:
+        self.listed.append(folder)
+        return super().names(folder, after, before)
+
+    def read_awaited(self, paths: Sequence[str]) -> list[bytes | None]:
+        self.awaited += paths
+        return super().read_awaited(paths)
+
+    def create(self, path: str, data: bytes) -> bool:
+        self.created.append(path)
+        return super().create(path, data)

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
 from obstore.exceptions import GenericError
 
 from batchwright.core.errors import BatchwrightError, InputError, JobError, StorageError
-from batchwright.rundir import bucket, remote_file, stores
+from batchwright.core.records import Split
+from batchwright.rundir import bucket, layout, remote_file, stores
 from batchwright.rundir.ledger import Ledger
 from batchwright.rundir.locations import below, is_address, location_of
 from batchwright.rundir.manifest import existing_run, run_if_there
 from batchwright.rundir.remote_file import RemoteFile
+from batchwright.rundir.split_queue import SplitQueue
 from batchwright.rundir.storage import Storage
 from tests.support.object_store import ObjectStore
 from tests.support.s3_faults import faults
-from tests.unit.rundir.small_runs import ManualClock
+from tests.unit.rundir.small_runs import CountingStorage, ManualClock
 
 
 def refusal(address: str) -> BatchwrightError:
@@ -226,3 +230,54 @@ class TestRemoteFile:
     def test_nothing_there(self, s3: ObjectStore) -> None:
         with pytest.raises(FileNotFoundError):
             RemoteFile(f"{s3.new_place()}/file")
+
+
+def test_pages_of_names_beyond_a_range_are_not_asked_for(
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(s3.new_place())
+    for number in range(25):
+        storage.put(f"claims/{number:02d}", b"")
+    monkeypatch.setattr(bucket, "_PAGE", 5)
+    pages = []
+    inner = obstore.list
+
+    def list_pages(*args: Any, **options: Any) -> Iterator[Any]:
+        for page in inner(*args, **options):
+            pages.append(len(page))
+            yield page
+
+    monkeypatch.setattr(obstore, "list", list_pages)
+    assert storage.names("claims", before="07") == [f"{n:02d}" for n in range(7)]
+    assert pages == [5, 5]
+    pages.clear()
+    assert storage.names("claims", after="02", before="07") == ["03", "04", "05", "06"]
+    assert pages == [5]
+
+
+def test_one_listing_shows_a_preparer_what_others_took(s3: ObjectStore) -> None:
+    """A claim that is refused is two requests: not one for each split of 31 other workers."""
+    place = s3.new_place()
+    splits = [Split(number, "rows.jsonl", "jsonl", 0, -1) for number in range(40)]
+    mine = CountingStorage(place)
+    queue = SplitQueue(mine, Ledger(mine, "me", ManualClock(), 60), splits)
+    mine.listed.clear()
+    others = Ledger(Storage(place), "they", ManualClock(), 60)
+
+    def take() -> tuple[int, int, int]:
+        """The split, and what it took: listings and attempts."""
+        mine.listed.clear()
+        mine.created.clear()
+        split = queue.take(0)
+        assert split is not None
+        return split.ordinal, mine.listed.count(layout.CLAIMS), len(mine.created)
+
+    assert take() == (0, 0, 1)
+    for number in range(1, 20):
+        assert others.claim(layout.split_unit(number))
+    assert take() == (20, 1, 2)
+    for number in range(21, 30):
+        assert others.claim(layout.split_unit(number))
+    assert take() == (30, 1, 1), "others are ahead: it looks first"
+    assert take() == (31, 1, 1)
+    assert take() == (32, 0, 1), "and no more when they are not"

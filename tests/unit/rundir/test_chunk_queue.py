@@ -242,3 +242,14 @@ def test_nobody_counts_engines_while_enough_is_left(tmp_path: Path, clock: Manua
     assert first._engines._count == 1, "each count is a listing"
     assert first.take(clock.monotonic(), 148) is not None
     assert first._engines._count == 2
+
+
+def test_claims_of_splits_are_not_listed_for_chunks(run: SmallRun, clock: ManualClock) -> None:
+    """They come after those of chunks by their names, and in an object store each 1,000 are a request."""
+    ledger = Ledger(run.storage, "preparer", clock, LEASE_S)
+    assert ledger.claim(layout.split_unit(0))
+    queue = queue_of(run, "a", clock)
+    assert ledger.claim(layout.split_unit(1))
+    take(queue, clock)
+    assert not queue._ledger.is_claimed(layout.split_unit(1))
+    assert take_all(queue_of(run, "b", clock), clock) == [1, 2, 3, 4]

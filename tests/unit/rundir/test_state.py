@@ -8,8 +8,8 @@ from batchwright.again import order_failed_rows
 from batchwright.core.errors import StorageError
 from batchwright.core.records import OrderBatch, Receipt
 from batchwright.rundir import artifacts, layout
-from batchwright.rundir.state import Counts, RunState
-from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
+from batchwright.rundir.state import LOOKS_PER_LISTING, Counts, RunState
+from tests.unit.rundir.small_runs import CountingStorage, SmallRun, prompts, small_run
 
 
 def receipt_of(number: int, rows: int, failures: dict[str, int], generation: int = 0) -> Receipt:
@@ -142,3 +142,63 @@ def test_a_listing_that_lacks_a_stretch_is_believed_up_to_there(
         patch.setattr(run.storage, "names", without_one)
         assert [one.sequence for one in fresh.refresh_order()] == [0]
     assert [one.sequence for one in fresh.refresh_order()] == [1, 2, 3]
+
+
+def test_on_a_disk_the_order_is_listed_once_and_then_tried_by_name(run: SmallRun) -> None:
+    storage = CountingStorage(run.storage.root)
+    stretches(run, 0, 1)
+    state = RunState(storage)
+    assert [one.sequence for one in state.refresh_order()] == [0, 1]
+    for sequence in range(2, 40):
+        assert state.refresh_order() == []
+        stretches(run, sequence, sequence + 40)
+        run.storage.delete(layout.order_batch(0, sequence + 40))
+        assert [one.sequence for one in state.refresh_order()] == [sequence]
+    assert storage.listed == [layout.ORDER]
+
+
+def test_a_second_pass_is_seen_by_whoever_tries_names(run: SmallRun) -> None:
+    state = RunState(run.storage)
+    run.order()
+    state.refresh_order()
+    run.storage.commit(
+        layout.order_batch(1, 0),
+        artifacts.dump(OrderBatch(1, 0, (), (), (), (), 0, last=True)),
+    )
+    assert [(one.generation, one.sequence) for one in state.refresh_order()] == [(1, 0)]
+    assert state.generations == 2
+
+
+def test_a_gap_is_reported_also_to_whoever_tries_names(run: SmallRun) -> None:
+    state = RunState(run.storage)
+    stretches(run, 0)
+    state.refresh_order()
+    stretches(run, 1, 2)
+    run.storage.delete(layout.order_batch(0, 1))
+    with pytest.raises(StorageError, match="0-000001"):
+        for _ in range(LOOKS_PER_LISTING):
+            state.refresh_order()
+
+
+def test_a_torn_stretch_leaves_nothing_half_read(run: SmallRun) -> None:
+    state = RunState(run.storage)
+    stretches(run, 0)
+    state.refresh_order()
+    stretches(run, 1)
+    run.storage.put(layout.order_batch(0, 2), b"{")
+    with pytest.raises(StorageError, match="0-000002"):
+        state.refresh_order()
+    run.storage.delete(layout.order_batch(0, 2))
+    stretches(run, 2)
+    assert [one.sequence for one in state.refresh_order()] == [1, 2]
+
+
+def test_the_order_says_which_splits_are_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchwright.order.PARTS_PER_BATCH", 1)
+    run = small_run(tmp_path, {f"{name}.jsonl": prompts(3) for name in "abc"}, run_dir="three")
+    assert run.state().first_open_split == 0
+    run.prepare([0, 1])
+    run.order()
+    assert run.state().first_open_split == 1

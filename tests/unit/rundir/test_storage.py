@@ -66,6 +66,19 @@ def test_names_are_the_files_directly_in_a_folder_sorted(storage: Storage) -> No
     assert storage.names("nowhere") == []
 
 
+def test_names_are_those_that_marks_has(storage: Storage) -> None:
+    """Files that are being written, hidden ones, folders and links that lead nowhere are none."""
+    for name in ("plain", "with space", "a+b=c", "über", "tilde~", "100%25"):
+        storage.put(f"odd/{name}", b"")
+    for name in (".commit-x", "plain#1"):
+        (storage.root / "odd" / name).write_bytes(b"")
+    (storage.root / "odd" / "broken").symlink_to("nowhere")
+    (storage.root / "odd" / "linked").symlink_to("plain")
+    (storage.root / "odd" / "below").mkdir()
+    assert storage.names("odd") == list(storage.marks("odd"))
+    assert "linked" in storage.names("odd")
+
+
 def test_read_of_nothing(storage: Storage) -> None:
     assert storage.read_if_there("nope") is None
     with pytest.raises(StorageError, match="nope"):
