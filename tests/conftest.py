@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.azurite import FOLDER_VARIABLE, AzureBlobs, azurite, find_azurite
 from tests.support.object_store import ObjectStore, find_server, object_store
 from tests.support.tiny_bert import make_tiny_bert
 from tests.support.tiny_model import make_tiny_model
@@ -50,3 +51,23 @@ def s3(_own_object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Objec
     for name, value in _own_object_store.environment.items():
         monkeypatch.setenv(name, value)
     return _own_object_store
+
+
+@pytest.fixture(scope="session")
+def _own_azurite() -> Iterator[AzureBlobs]:
+    """Microsoft's emulator of Azure Blob Storage; it takes two seconds to start."""
+    program = find_azurite()
+    if program is None:
+        pytest.skip(
+            f"there is no Azurite: npm install --prefix FOLDER azurite, and {FOLDER_VARIABLE}=FOLDER"
+        )
+    with azurite(program) as blobs:
+        yield blobs
+
+
+@pytest.fixture
+def azure(_own_azurite: AzureBlobs, monkeypatch: pytest.MonkeyPatch) -> AzureBlobs:
+    """The emulator, with its address and key in this process's environment."""
+    for name, value in _own_azurite.environment.items():
+        monkeypatch.setenv(name, value)
+    return _own_azurite

@@ -15,11 +15,11 @@ from batchwright.rundir.storage import Storage
 from tests.support.object_store import ObjectStore
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", "s3", "azure"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "folder":
         return Storage(tmp_path / "run")
-    bucket = request.getfixturevalue("s3").new_place()
+    bucket = request.getfixturevalue(request.param).new_place()
     return Storage(f"{bucket}/some/run")
 
 

@@ -27,10 +27,11 @@ def never(_progress: Progress) -> None:
     return
 
 
-@pytest.fixture
-def bucket(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=["s3", "azure"])
+def bucket(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("BATCHWRIGHT_SCRATCH", str(tmp_path / "scratch"))
-    return s3.new_place()
+    place: str = request.getfixturevalue(request.param).new_place()
+    return place
 
 
 def test_run_retry_verify_status_and_export(bucket: str, tmp_path: Path) -> None:
@@ -79,8 +80,8 @@ def test_run_retry_verify_status_and_export(bucket: str, tmp_path: Path) -> None
 
 
 def test_wrong_keys_end_before_anything_starts(
-    bucket: str, monkeypatch: pytest.MonkeyPatch
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(JobError, match="SignatureDoesNotMatch"):
-        job_and_dir(f"{bucket}/in/x.jsonl", {}, ["engine.kind=fake"], None)
+        job_and_dir(f"{s3.new_place()}/in/x.jsonl", {}, ["engine.kind=fake"], None)

@@ -14,6 +14,7 @@ from batchwright import pipeline
 from batchwright.rundir import layout
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import Waste, wasted
+from tests.support.azurite import AzureBlobs
 from tests.support.object_store import ObjectStore, with_environment
 from tests.support.s3_faults import faults
 from tests.support.shared_run import (
@@ -30,15 +31,22 @@ from tests.support.shared_run import (
 SLOW = os.environ.get("BATCHWRIGHT_SLOW") == "1"
 
 
-@pytest.fixture
-def bucket(s3: ObjectStore) -> str:
-    return s3.new_place()
+# Slow only in sum: half a minute more for what the one on S3 shows.
+@pytest.fixture(params=["s3", pytest.param("azure", marks=pytest.mark.slow)])
+def store(request: pytest.FixtureRequest) -> ObjectStore | AzureBlobs:
+    found: ObjectStore | AzureBlobs = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture
-def crew(s3: ObjectStore, bucket: str, tmp_path: Path) -> Iterator[Crew]:
+def bucket(store: ObjectStore | AzureBlobs) -> str:
+    return store.new_place()
+
+
+@pytest.fixture
+def crew(store: ObjectStore | AzureBlobs, bucket: str, tmp_path: Path) -> Iterator[Crew]:
     job = write_job(tmp_path / "job.yaml", bucket, chunk_rows=100, seconds_per_step=0.4)
-    found = Crew(job, with_environment(s3), tmp_path)
+    found = Crew(job, {**os.environ, **store.environment}, tmp_path)
     yield found
     found.end()
 
@@ -71,10 +79,8 @@ def test_two_workers_of_which_one_is_killed(crew: Crew, bucket: str) -> None:
 @pytest.mark.skipif(not SLOW, reason="takes minutes; set BATCHWRIGHT_SLOW=1")
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("share", [0.0, 0.01], ids=["undisturbed", "faults"])
-def test_what_a_cluster_does_to_workers(
-    s3: ObjectStore, bucket: str, tmp_path: Path, share: float
-) -> None:
-    rows = 50_000
+def test_what_a_cluster_does_to_workers(s3: ObjectStore, tmp_path: Path, share: float) -> None:
+    rows, bucket = 50_000, s3.new_place()
     write_rows(Storage(f"{bucket}/in"), rows)
     job = write_job(tmp_path / "job.yaml", bucket, chunk_rows=500, seconds_per_step=0.15)
     run = Storage(f"{bucket}/run")

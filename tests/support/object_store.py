@@ -79,7 +79,7 @@ def object_store(program: str) -> Iterator[ObjectStore]:
     }
     (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
     (folder / "data").mkdir()
-    ports = _free_ports(len(_PORTS))
+    ports = free_ports(len(_PORTS))
     command = [
         program, "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder / 'data'}", "-s3",
         f"-s3.config={folder / 's3.json'}", "-master.volumeSizeLimitMB=64", "-volume.max=30",
@@ -87,7 +87,7 @@ def object_store(program: str) -> Iterator[ObjectStore]:
         *(f"{name}={port}" for name, port in zip(_PORTS, ports, strict=True)),
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_die_with_parent)
+        process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)
     store = ObjectStore(f"http://127.0.0.1:{ports[_PORTS.index('-s3.port')]}")
     try:
         _until_up(store, process, folder / "log")
@@ -98,13 +98,13 @@ def object_store(program: str) -> Iterator[ObjectStore]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """So that the server goes too when the tests are killed."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

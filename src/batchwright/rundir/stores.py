@@ -48,7 +48,7 @@ _FINAL = (
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
+_MESSAGE = re.compile(r"<Message>([^<\n]+)")  # Azure puts a number and the time on lines below
 
 # Client errors that pass: a time-out, two writers at once, too many requests.
 _PASSING = {"408", "409", "425", "429"}
@@ -58,14 +58,24 @@ _NO_BUCKET = re.compile(
 )
 _SHARED_ROOT_CAUSE = re.compile(r"169\.254\.|metadata\.google|Missing[A-Z]|must be specified")
 
+# Variables that name a store's own endpoint.
+_ENDPOINTS = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURE_ENDPOINT",
+)
+
 # Variables that decide how a store is opened.
-_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
+_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_", "AZURITE_")
 
 _KEYS = {
     "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN), AWS_REGION and, "
     "unless it is Amazon's own, AWS_ENDPOINT_URL",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or a SAS token)",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN) and, "
+    "unless it is Azure's own, AZURE_STORAGE_ENDPOINT",
 }
 
 Found = TypeVar("Found")
@@ -109,8 +119,7 @@ def _opened(address: str, _environment: tuple[tuple[str, str], ...]) -> Any:
 
 def _plain_http(environment: Mapping[str, str]) -> bool:
     """Whether somebody names an endpoint without TLS, as servers in one's own network have."""
-    names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_ENDPOINT")
-    found = [environment[name] for name in names if name in environment]
+    found = [environment[name] for name in _ENDPOINTS if name in environment]
     emulated = "GOOGLE_BASE_URL" in environment or "AZURE_STORAGE_USE_EMULATOR" in environment
     return emulated or any(one.startswith("http://") for one in found)
 
@@ -157,6 +166,8 @@ def explained(what: str, error: Exception, address: str, *, proved: bool) -> Bat
     if not proved and _is_refusal(error):
         return _refused(what, error, address)
     hint = "Mend that and run the same command again: it goes on where it stopped."
+    if not proved and not _STATUS.search(str(error)):  # perhaps there is nobody of that name
+        hint = f"If it never worked, look at {_KEYS[address.partition('://')[0]]}. {hint}"
     return StorageError(f"{what}: {_reason(error)}", hint)
 
 

@@ -43,9 +43,9 @@ FILES = {
 }
 
 
-@pytest.fixture
-def place(s3: ObjectStore) -> Storage:
-    return Storage(s3.new_place())
+@pytest.fixture(params=["s3", "azure"])
+def place(request: pytest.FixtureRequest) -> Storage:
+    return Storage(request.getfixturevalue(request.param).new_place())
 
 
 def rows_of(path: str) -> list[object]:
@@ -68,9 +68,8 @@ def test_every_format_reads_as_from_a_disk(place: Storage, tmp_path: Path, name:
     assert rows_of(f"{place.location}/{name}") == rows_of(str(local))
 
 
-def test_through_faults_too(
-    place: Storage, s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_through_faults_too(s3: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Storage(s3.new_place())
     names = ["lines.jsonl", "year=2024/table.parquet"]
     for name in names:
         place.put(name, FILES[name])
