@@ -28,6 +28,10 @@ LOOK_AT_OTHERS_S = 0.5
 # Engines that share the work are counted at most this often on a disk.
 COUNT_ENGINES_S = 0.5
 
+# So long engines that are still starting count: those that were started together come up within
+# seconds. Where one has to compile first, the others are a minute behind, and nothing waits for them.
+STARTING_COUNT_S = 5.0
+
 # Chunks, as units of claim, come before this one, all others after it.
 AFTER_CHUNKS = "chunk."
 
@@ -233,28 +237,35 @@ class Roster:
 
 
 class EngineCount:
-    """How many engines share the work of a run, by their workers' signs of life.
-
-    Those that are starting count: they will be up before long.
-    """
+    """How many engines share the work of a run, by their workers' signs of life."""
 
     def __init__(self, storage: Storage, ledger: Ledger) -> None:
         self._every_s = storage.seldom(COUNT_ENGINES_S)
         self._ledger = ledger
         self._roster = Roster(storage)
         self._counted_at = float("-inf")
+        self._first_counted_at: float | None = None
         self._count = 1
 
     def count(self, now: float) -> int:
-        """As it was a moment ago; 1 at least. `now` is monotonic seconds."""
+        """As it was a moment ago; 1 at least. `now` is monotonic seconds.
+
+        Those that are starting are among them for a while from the first time on: whoever asks has an
+        engine that is up.
+        """
         if now - self._counted_at >= self._every_s:
             self._counted_at = now
-            infer = [
+            if self._first_counted_at is None:
+                self._first_counted_at = now
+            starting_count = now - self._first_counted_at < STARTING_COUNT_S
+            sharing = [
                 name
                 for name, one in self._roster.read().items()
-                if one.get("role") == "infer" and not one.get("ended")
+                if one.get("role") == "infer"
+                and not one.get("ended")
+                and (starting_count or one.get("engine"))
             ]
-            self._count = max(1, sum(not self._ledger.is_silent(name) for name in infer))
+            self._count = max(1, sum(not self._ledger.is_silent(name) for name in sharing))
         return self._count
 
 

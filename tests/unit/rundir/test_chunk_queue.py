@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from batchwright.core.records import Chunk
 from batchwright.rundir import layout
 from batchwright.rundir.chunk_queue import LOOK_AGAIN_S, ChunkQueue
-from batchwright.rundir.ledger import Ledger
+from batchwright.rundir.ledger import STARTING_COUNT_S, Ledger
 from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run
 from tests.unit.rundir.test_state import put_receipt, receipt_of
 
@@ -170,12 +171,18 @@ def test_who_only_looks_whether_there_is_work_claims_nothing(
     assert has_free()
 
 
-def engines(run: SmallRun, clock: ManualClock, count: int) -> list[ChunkQueue]:
-    """Queues of workers that run engines, of which each has told so."""
+UP = {"role": "infer", "engine": {"name": "fake"}}
+STARTING = {"role": "infer", "engine": None}
+
+
+def engines(
+    run: SmallRun, clock: ManualClock, count: int, others: dict[str, Any] = UP
+) -> list[ChunkQueue]:
+    """Queues of workers that run engines, the first of which is up."""
     queues = []
     for number in range(count):
         ledger = Ledger(run.storage, f"engine-{number}", clock, LEASE_S)
-        ledger.heartbeat({"role": "infer"})
+        ledger.heartbeat(others if number else UP)
         queues.append(ChunkQueue(run.storage, ledger))
     return queues
 
@@ -195,6 +202,13 @@ def test_the_first_engine_leaves_the_others_their_share(run: SmallRun, clock: Ma
     assert not first.more_to_come, "it is not short of rows: what is left is not for it"
     second_s = [second.take(clock.monotonic(), held) for held in (0, 2)]
     assert [chunk and chunk.number for chunk in second_s] == [3, 4]
+
+
+def test_one_that_starts_has_a_share_for_a_few_seconds(run: SmallRun, clock: ManualClock) -> None:
+    first, _ = engines(run, clock, 2, others=STARTING)
+    assert take_what_it_may(first, clock) == [0, 1, 2]
+    clock.sleep(STARTING_COUNT_S)
+    assert first.take(clock.monotonic(), 6) == run.state().chunks[3], "it may need a minute more"
 
 
 def test_whoever_holds_nothing_takes_what_is_left(run: SmallRun, clock: ManualClock) -> None:
@@ -217,7 +231,7 @@ def test_the_share_of_one_that_fell_silent_is_taken(run: SmallRun, clock: Manual
 
 def test_one_that_ended_has_no_share(run: SmallRun, clock: ManualClock) -> None:
     first, _ = engines(run, clock, 2)
-    Ledger(run.storage, "engine-1", clock, LEASE_S).heartbeat({"role": "infer"}, ended=True)
+    Ledger(run.storage, "engine-1", clock, LEASE_S).heartbeat(UP, ended=True)
     assert take_what_it_may(first, clock) == [0, 1, 2, 3, 4]
 
 
