@@ -39,15 +39,16 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = {
-    "small-batch": Scenario(600, 0, 128, 128, {"engine.options.max_num_seqs": 8}, {}),
+    "small-batch": Scenario(400, 0, 128, 128, {"engine.options.max_num_seqs": 8}, {}),
     "context": Scenario(
         5_000, 0, 128, 128,
         {"engine.options.max_model_len": 32_768,
          "engine.options.kv_cache_memory_bytes": 40_960 * KV_BYTES_OF_7B}, {},
     ),
     "tokenising": Scenario(
-        30_000, 1_900, 100, 1,
-        {"run.prepare_processes": 1, "engine.options.enforce_eager": True}, {"RAYON_NUM_THREADS": "1"},
+        36_000, 1_900, 100, 1,
+        {"run.prepare_processes": 1, "engine.options.enforce_eager": True,
+         "engine.options.block_size": 64}, {"RAYON_NUM_THREADS": "1"},
     ),
     "small-replica": Scenario(
         6_000, 0, 128, 128, {"engine.options.max_num_seqs": 128},
