@@ -62,7 +62,7 @@ prepare.ROWS_PER_PART = 128
 
 SLOW_TOKENIZER = """
 import batchwright.prepare as prepare
-from batchwright.drafting import RowPreparer
+from batchwright.drafts.drafting import RowPreparer
 draft = RowPreparer.prepare
 def slowly(self, batch):
     time.sleep(0.02 * len(batch.records))
@@ -92,7 +92,7 @@ FakeEngine.start = slow_one
 HOT_CARD = """
 import dataclasses
 from batchwright.core.readings import CardReading
-from batchwright.surroundings import Surroundings
+from batchwright.machine.surroundings import Surroundings
 reading = Surroundings.reading
 def with_card(self, *args, **more):
     found = reading(self, *args, **more)

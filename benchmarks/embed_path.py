@@ -30,7 +30,8 @@ from batchwright.deliver import write_results
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
 from batchwright.engines.wire import pack_outcomes, pack_requests, unpack_outcomes, unpack_requests
-from batchwright.equipment import engine_settings, job_tokenizer
+from batchwright.equip.equipment import engine_settings, job_tokenizer
+from batchwright.foresight.survey import survey
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.rundir.clock import SystemClock
@@ -38,7 +39,6 @@ from batchwright.rundir.manifest import Manifest, open_manifest
 from batchwright.rundir.prepared import make_requests, read_slices
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
-from batchwright.survey import survey
 from batchwright.wiring import engine_target
 from batchwright.worker import Worker
 

@@ -34,13 +34,13 @@ from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.process import EngineProcess
+from batchwright.foresight.survey import survey
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.manifest import open_manifest
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
-from batchwright.survey import survey
 from batchwright.tokens.hf import HfTokenizer
 from batchwright.worker import Worker
 

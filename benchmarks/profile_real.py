@@ -94,8 +94,8 @@ def check(name: str, rows: Rows, model: str, folder: Path, processes: int) -> bo
     from transformers import AutoTokenizer
 
     from batchwright.config.load import make_job
-    from batchwright.profiling import profile_rows
-    from batchwright.survey import survey
+    from batchwright.foresight.profiling import profile_rows
+    from batchwright.foresight.survey import survey
 
     data = folder / f"{name.replace(' ', '-')}.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

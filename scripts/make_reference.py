@@ -35,10 +35,11 @@ END = "<!-- {}: end -->"
 
 # The order in which the source is best read; what is missing here comes last, by name.
 READING_ORDER = (
-    "pipeline", "survey", "drive", "check", "roles", "prepare", "order", "again", "worker", "wiring",
-    "read", "validate", "tokens", "profile", "plan", "pilot", "engines", "executors", "write",
-    "load", "diagnose",
-    "rundir", "config", "core", "cli", "demo",
+    "pipeline", "prepare", "order", "worker", "joining", "deliver", "wiring",
+    "drafts", "ordering", "working", "equip", "foresight", "running", "results", "views",
+    "read", "validate", "tokens", "media", "profile", "plan", "pilot", "constraints", "engines",
+    "executors", "write", "load", "k8s", "diagnose", "pages", "metrics",
+    "machine", "rundir", "config", "core", "cli", "handle", "ray", "deploying", "demo",
 )  # fmt: skip
 
 EXIT_OK = (0, "Done.")
@@ -50,13 +51,14 @@ def make_all() -> dict[Path, str]:
     readme, contributing = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
     troubleshooting = ROOT / "docs" / "how-to" / "troubleshooting.md"
     return {
-        readme: with_block(readme, "tree", fenced(tree())),
+        readme: with_block(readme, "tree", fenced(tree(in_full=False))),
         contributing: with_block(contributing, "arrows", fenced(arrows())),
         troubleshooting: with_block(troubleshooting, "faults", faults()),
         reference / "job-file.md": job_file_page(),
         ROOT / "docs" / "job.schema.json": job_schema(),
         reference / "cli.md": cli_page(),
         reference / "errors.md": errors_page(),
+        reference / "modules.md": modules_page(),
     }
 
 
@@ -100,15 +102,23 @@ def arrows() -> str:
     return "\n".join(layer.replace(" | ", ", ") for layer in layers)
 
 
-def tree() -> str:
-    """Each module with the first line of its docstring."""
+def modules_page() -> str:
+    """Every module with its phrase."""
+    return "\n".join(
+        ["# Modules", "", NOTE, "", "The first line of each one's docstring, in reading order.", "",
+         fenced(tree(in_full=True)), ""]
+    )  # fmt: skip
+
+
+def tree(*, in_full: bool) -> str:
+    """What stands at the top of the source, or each module, with the first line of its docstring."""
     lines: list[tuple[str, str]] = []
     for path in _in_reading_order(PACKAGE):
         if path.is_file():
             lines.append((path.name, phrase(path)))
             continue
         lines.append((f"{path.name}/", phrase(path / "__init__.py")))
-        modules = sorted(path.glob("*.py"))
+        modules = sorted(path.glob("*.py")) if in_full else []
         lines += [(f"  {one.name}", phrase(one)) for one in modules if one.name != "__init__.py"]
     width = max(len(name) for name, _ in lines) + 2
     return "\n".join(["src/batchwright/", *(f"  {name:{width}}{text}" for name, text in lines)])

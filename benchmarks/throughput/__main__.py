@@ -31,7 +31,7 @@ from benchmarks.throughput.words import Words
 from benchmarks.throughput.workloads import CPU, GPU, KINDS, make_workload, names_of, reveal
 
 from batchwright.core.plan import GpuFacts
-from batchwright.hardware import local_gpus
+from batchwright.machine.hardware import local_gpus
 from batchwright.plan.gpus import find_gpu
 
 RUN_TIMEOUT_S = 1800.0

@@ -15,10 +15,10 @@ from benchmarks.throughput.answers import check_answers, of_batchwright, read_an
 from benchmarks.throughput.records import Case, Measured, RunProblem
 from benchmarks.throughput.usage import Usage, kill_tree
 
-from batchwright.choosing import with_engine
 from batchwright.config.load import make_job
 from batchwright.core.readings import Reading
-from batchwright.piloting import preemptions
+from batchwright.equip.choosing import with_engine
+from batchwright.foresight.piloting import preemptions
 from batchwright.rundir.readings import read_readings
 from batchwright.rundir.storage import Storage
 
@@ -192,8 +192,8 @@ def engine_arguments_of(folder: Path) -> dict[str, Any]:
     from batchwright.config.job import Job
     from batchwright.core.plan import default_batched_tokens
     from batchwright.engines import vllm_setup
-    from batchwright.equipment import engine_settings
-    from batchwright.hardware import local_gpus
+    from batchwright.equip.equipment import engine_settings
+    from batchwright.machine.hardware import local_gpus
     from batchwright.rundir.manifest import existing_run
     from batchwright.tokens.byte_level import ByteTokenizer
 

@@ -15,8 +15,7 @@ import orjson
 from batchwright.config.job import Job
 from batchwright.core.errors import InputError, JobError, Stopped, StorageError, VerifyError
 from batchwright.core.stores import LoadCounts
-from batchwright.drive import Progress, Watch
-from batchwright.exporting import export_run
+from batchwright.results.exporting import export_run
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat
@@ -26,7 +25,8 @@ from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.state import Counts, RunState, read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import NOTHING_WASTED, Waste, wasted, with_counted
-from batchwright.telling import report_at_the_end
+from batchwright.running.drive import Progress, Watch
+from batchwright.views.telling import report_at_the_end
 
 LOOK_AGAIN_S = 0.5
 

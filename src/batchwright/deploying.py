@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from batchwright import pipeline
-from batchwright.choosing import with_engine
 from batchwright.config.job import Job
 from batchwright.core.errors import BatchwrightError, Forbidden, JobError, StorageError
 from batchwright.core.records import Receipt
+from batchwright.equip.choosing import with_engine
 from batchwright.k8s import preflight
 from batchwright.k8s.client import Cluster
 from batchwright.k8s.explain import PodState

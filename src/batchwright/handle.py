@@ -17,17 +17,17 @@ from batchwright.config.load import make_job
 from batchwright.rundir.locations import location_of
 
 if TYPE_CHECKING:
-    from batchwright.check import Validation
     from batchwright.config.job import Job
     from batchwright.core.pilot import PilotReport
     from batchwright.core.plan import Plan
     from batchwright.core.profile import LengthProfile
     from batchwright.deliver import Summary
     from batchwright.diagnose.verdict import Diagnosis
-    from batchwright.drive import Progress
-    from batchwright.looking import Standing
-    from batchwright.opened import OpenedRun
+    from batchwright.foresight.check import Validation
+    from batchwright.results.opened import OpenedRun
     from batchwright.rundir.locations import Location
+    from batchwright.running.drive import Progress
+    from batchwright.views.looking import Standing
     from batchwright.write.verify import Verification
 
 
@@ -169,7 +169,7 @@ class JobHandle:
 
     def open(self) -> OpenedRun:
         """The rows of the run as Arrow, pandas, Polars or DuckDB, while it runs or after."""
-        from batchwright.opened import OpenedRun
+        from batchwright.results.opened import OpenedRun
 
         return OpenedRun(self.run_dir)
 

@@ -8,15 +8,14 @@ from typing import Any
 
 import yaml
 
-from batchwright.coherence import check_engine
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, Stopped
 from batchwright.deliver import Summary, check_writable, deliver, results_dir
-from batchwright.drive import Watch
-from batchwright.following import load_rest
-from batchwright.overseeing import Overseer
-from batchwright.planning import own_cards
-from batchwright.roles import attend
+from batchwright.equip.coherence import check_engine
+from batchwright.foresight.planning import own_cards
+from batchwright.foresight.settle import open_settled
+from batchwright.foresight.survey import survey
+from batchwright.results.following import load_rest
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat
@@ -25,8 +24,9 @@ from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest, existing_run, run_if_there
 from batchwright.rundir.state import Counts, read_state
 from batchwright.rundir.storage import Storage
-from batchwright.settle import open_settled
-from batchwright.survey import survey
+from batchwright.running.drive import Watch
+from batchwright.running.overseeing import Overseer
+from batchwright.running.roles import attend
 
 LOOK_AGAIN_S = 0.5
 

@@ -13,11 +13,12 @@ from functools import partial
 
 import numpy as np
 
-from batchwright.arrange import Arrangement, remove_leftovers
 from batchwright.core.errors import StorageError
 from batchwright.core.records import Chunk, OrderBatch, OrderDecision, PreparedReceipt, Slice
-from batchwright.numbering import Numbered, Numbering, Position, write_rejected
-from batchwright.pilot_rows import choose_pilot, pool_is_enough
+from batchwright.ordering.arrange import Arrangement, remove_leftovers
+from batchwright.ordering.numbering import Numbered, Numbering, Position, write_rejected
+from batchwright.ordering.pilot_rows import choose_pilot, pool_is_enough
+from batchwright.ordering.watching import Watcher
 from batchwright.plan.chunks import (
     Ahead,
     count_rows,
@@ -36,7 +37,6 @@ from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import row_numbers
 from batchwright.rundir.state import last_rows
 from batchwright.rundir.storage import Storage
-from batchwright.watching import Watcher
 
 PARTS_PER_BATCH = 16
 

@@ -13,9 +13,6 @@ from typing import Any
 import orjson
 import yaml
 
-from batchwright.again import order_failed_rows
-from batchwright.check import Validation, check_rows
-from batchwright.coherence import check_engine
 from batchwright.config.job import Job
 from batchwright.config.load import make_job
 from batchwright.core.errors import FAILURE_CODES, JobError
@@ -35,16 +32,18 @@ from batchwright.deliver import (
 )
 from batchwright.diagnose.verdict import Diagnosis
 from batchwright.diagnose.verdict import diagnose as judge_evidence
-from batchwright.diagnosing import gather
-from batchwright.drive import THE_PILOT, Watch, drive
-from batchwright.exporting import export_run, first_pass
-from batchwright.following import following
-from batchwright.hardware import usable_cores
-from batchwright.looking import Standing, read_standing
-from batchwright.piloting import pilot_report
-from batchwright.planning import own_cards, plan_job
-from batchwright.profiling import choose_processes, profile_rows
-from batchwright.promise import Promise, with_pilot
+from batchwright.equip.coherence import check_engine
+from batchwright.foresight.check import Validation, check_rows
+from batchwright.foresight.piloting import pilot_report
+from batchwright.foresight.planning import own_cards, plan_job
+from batchwright.foresight.profiling import choose_processes, profile_rows
+from batchwright.foresight.promise import Promise, with_pilot
+from batchwright.foresight.settle import mend, open_settled, outputs_of_pilot, replan
+from batchwright.foresight.survey import survey
+from batchwright.machine.hardware import usable_cores
+from batchwright.ordering.again import order_failed_rows
+from batchwright.results.exporting import export_run, first_pass
+from batchwright.results.following import following
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.locations import Location
@@ -52,9 +51,10 @@ from batchwright.rundir.manifest import Manifest, existing_run
 from batchwright.rundir.rejected import RejectedRows
 from batchwright.rundir.state import read_state, unfinished
 from batchwright.rundir.storage import Storage
-from batchwright.settle import mend, open_settled, outputs_of_pilot, replan
-from batchwright.survey import survey
-from batchwright.telling import write_report
+from batchwright.running.drive import THE_PILOT, Watch, drive
+from batchwright.views.diagnosing import gather
+from batchwright.views.looking import Standing, read_standing
+from batchwright.views.telling import write_report
 from batchwright.write.verify import Verification, verify_parts
 
 

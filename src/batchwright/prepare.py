@@ -13,7 +13,7 @@ from batchwright.core.media_counts import media_token_column
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, RowBatch, Split
 from batchwright.core.schemas import prepared_schema
-from batchwright.drafting import RowPreparer, drafts_to_table
+from batchwright.drafts.drafting import RowPreparer, drafts_to_table
 from batchwright.read.kinds import note_kinds
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from batchwright.choosing import with_engine
-from batchwright.coherence import check_engine, check_task
 from batchwright.config.job import Job
 from batchwright.config.load import load_job, make_job
 from batchwright.core.errors import JobError
-from batchwright.equipment import DEFAULT_MAX_NUM_SEQS, job_tokenizer
+from batchwright.equip.choosing import with_engine
+from batchwright.equip.coherence import check_engine, check_task
+from batchwright.equip.equipment import DEFAULT_MAX_NUM_SEQS, job_tokenizer
 from batchwright.executors.ray_cluster import connect, import_ray, living_nodes
 from batchwright.executors.ray_workers import engine_resources, resource_options, too_small
 from batchwright.executors.room import Need
-from batchwright.row_stream import RowStream
+from batchwright.foresight.survey import choose_max_model_len, wants_chat
 from batchwright.rundir.manifest import Manifest, encode_input_type
-from batchwright.staffing import gpus_of_engine
-from batchwright.survey import choose_max_model_len, wants_chat
+from batchwright.running.staffing import gpus_of_engine
 from batchwright.tokens.pooling import resolve_embedding
 from batchwright.tokens.scoring import resolve_scoring
+from batchwright.working.row_stream import RowStream
 
 if TYPE_CHECKING:
     from ray.data import Dataset

@@ -9,9 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
-from batchwright.committer import ActiveChunk, Committer
 from batchwright.config.job import Job
-from batchwright.conforming import Conformer
 from batchwright.core.errors import Stopped
 from batchwright.core.media import MediaLimits, has_media
 from batchwright.core.outcomes import Outcome
@@ -20,8 +18,8 @@ from batchwright.core.readings import INFER, STOPPING, Reading
 from batchwright.core.records import Chunk
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.reading import AnswerReader
-from batchwright.finishing import Finisher
-from batchwright.hardware import gpu_sampler
+from batchwright.machine.hardware import gpu_sampler
+from batchwright.machine.surroundings import Surroundings
 from batchwright.media.pool import MediaPool
 from batchwright.rundir.chunk_queue import ChunkQueue
 from batchwright.rundir.events import Events
@@ -31,7 +29,9 @@ from batchwright.rundir.meters import FeedMeter, Shortage
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.telemetry import Tally, Telemetry
 from batchwright.rundir.timings import Timings
-from batchwright.surroundings import Surroundings
+from batchwright.working.committer import ActiveChunk, Committer
+from batchwright.working.conforming import Conformer
+from batchwright.working.finishing import Finisher
 
 # So many chunks may wait for their commits: a slow disk must not stop the engine at once, but what
 # is not written takes memory.

@@ -11,11 +11,11 @@ import pytest
 from batchwright import pipeline
 from batchwright.cli.options import job_and_dir
 from batchwright.core.errors import JobError
-from batchwright.drive import Progress
-from batchwright.looking import Onlooker
 from batchwright.rundir import layout
 from batchwright.rundir.manifest import existing_run
 from batchwright.rundir.storage import Storage
+from batchwright.running.drive import Progress
+from batchwright.views.looking import Onlooker
 from tests.support.object_store import ObjectStore
 from tests.support.shared_run import all_ids, write_rows
 

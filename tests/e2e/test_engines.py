@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from batchwright.config.load import make_job
-from batchwright.drive import drive
 from batchwright.executors import growth
+from batchwright.foresight.survey import survey
 from batchwright.rundir.manifest import open_manifest
 from batchwright.rundir.storage import Storage
-from batchwright.survey import survey
+from batchwright.running.drive import drive
 from tests.e2e.command import call
 
 ROWS = 3000

@@ -20,7 +20,7 @@ from batchwright import pipeline
 from batchwright.config.sections import LoadTarget
 from batchwright.core.errors import JobError, StoreError
 from batchwright.core.stores import LoadCounts
-from batchwright.following import load_now
+from batchwright.results.following import load_now
 from tests.e2e.command import call, kill_all, start
 from tests.support.fake_qdrant import fake_qdrant
 from tests.support.postgres_server import postgres

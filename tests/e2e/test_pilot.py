@@ -11,7 +11,7 @@ import pytest
 
 from batchwright.config.job import Job
 from batchwright.core.errors import TimesLost
-from batchwright.promise import Promise
+from batchwright.foresight.promise import Promise
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.manifest import existing_run
 from batchwright.rundir.state import read_state

@@ -23,15 +23,15 @@ import orjson
 import pytest
 import yaml
 
-from batchwright import roles
 from batchwright.core.ports import EngineSettings
-from batchwright.drive import Progress
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
 from batchwright.metrics.server import serving
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import Ledger
+from batchwright.running import roles
+from batchwright.running.drive import Progress
 from batchwright.worker import Worker
 from tests.unit.metrics.samples import PROGRESS, READING, heartbeat
 from tests.unit.pages.samples import REPORT

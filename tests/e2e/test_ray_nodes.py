@@ -16,10 +16,10 @@ from batchwright.config.cluster import RayCluster
 from batchwright.config.job import Job
 from batchwright.config.load import make_job
 from batchwright.core.errors import Stopped
-from batchwright.drive import Progress
 from batchwright.executors.ray_cluster import connect
 from batchwright.ray import processor
 from batchwright.rundir.storage import Storage
+from batchwright.running.drive import Progress
 from tests.support.ray_nodes import RayNodes, wait_until, write_rows
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]

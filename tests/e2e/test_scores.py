@@ -15,7 +15,7 @@ import pytest
 
 from batchwright.config.job import Job
 from batchwright.core.schemas import LABELS_KEY
-from batchwright.equipment import job_tokenizer
+from batchwright.equip.equipment import job_tokenizer
 from batchwright.pipeline import export
 from tests.support.tiny_bert import CONTEXT, texts
 from tests.support.tiny_heads import STEP_TOKEN, make_bert_head, make_qwen_head, make_qwen_reward

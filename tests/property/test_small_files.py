@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchwright.fates import Fates
 from batchwright.read.neighbours import share_splits
+from batchwright.results.fates import Fates
 from batchwright.rundir.prepared import read_columns
 from tests.property.test_sequencing import FILES, begin, interleave
 from tests.unit.rundir.small_runs import SmallRun

@@ -14,7 +14,7 @@ from pathlib import Path
 from batchwright.config.job import Job
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.vllm_pooling import VllmPoolingEngine
-from batchwright.equipment import engine_settings, job_tokenizer
+from batchwright.equip.equipment import engine_settings, job_tokenizer
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.manifest import existing_run
 from batchwright.worker import Worker

@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
-from batchwright.committer import ActiveChunk, Committer
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineGauges
 from batchwright.core.readings import CardReading, FeedReading, HostReading, Reading
 from batchwright.rundir import layout
 from batchwright.rundir.events import Events
 from batchwright.rundir.readings import reading_line
+from batchwright.working.committer import ActiveChunk, Committer
 from tests.unit.rundir.small_runs import ManualClock, Row, SmallRun, prompts, small_run
 
 STARTED = 1_700_000_000.0

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from batchwright.committer import is_greedy
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
-from batchwright.equipment import engine_settings, job_tokenizer
+from batchwright.equip.equipment import engine_settings, job_tokenizer
 from batchwright.rundir import layout
 from batchwright.rundir.prepared import open_part
+from batchwright.working.committer import is_greedy
 from tests.support.tiny_bert import CLS, CONTEXT, HIDDEN, SEP
 from tests.unit.rundir.small_runs import Row, SmallRun, small_run
 

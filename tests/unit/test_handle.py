@@ -9,7 +9,7 @@ import pytest
 
 import batchwright
 from batchwright.core.errors import JobError
-from batchwright.drive import Progress
+from batchwright.running.drive import Progress
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ import pytest
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, ResumeRefused, Stopped, TooManyFailures
 from batchwright.deliver import deliver, in_charge
-from batchwright.drive import Progress
 from batchwright.joining import open_run, work
-from batchwright.overseeing import Overseer
 from batchwright.rundir import layout
 from batchwright.rundir.ledger import Ledger, Roster
 from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import NOTHING_WASTED, Waste, wasted, with_counted
+from batchwright.running.drive import Progress
+from batchwright.running.overseeing import Overseer
 from tests.unit.metrics.samples import PROGRESS
 from tests.unit.rundir.small_runs import (
     ManualClock,
@@ -196,7 +196,7 @@ def test_a_job_that_is_all_wrong_stops_every_worker(tmp_path: Path) -> None:
 
 
 def test_the_thread_stops_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchwright.overseeing.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("batchwright.running.overseeing.LOOK_EVERY_S", 0.01)
     run = small_run(tmp_path, [*["{bad"] * 150, *prompts(3)])
     run.prepare()
     run.order()

@@ -15,20 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchwright.committer import set_copies_apart
 from batchwright.core.media import MediaReference, media_extras
 from batchwright.core.ports import EngineSettings
 from batchwright.core.records import Request
+from batchwright.drafts.references import media_limits
+from batchwright.drafts.signer import Signer
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
 from batchwright.profile.signs import with_media
-from batchwright.references import media_limits
 from batchwright.rundir import layout
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.prepared import prompt_lengths
-from batchwright.signer import Signer
 from batchwright.tokens.media import GUESSED_TOKENS
 from batchwright.worker import Worker
+from batchwright.working.committer import set_copies_apart
 from tests.support.media_server import MediaServer
 from tests.support.pictures import png
 from tests.unit.rundir.small_runs import SmallRun, small_run, write_rows

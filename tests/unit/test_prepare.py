@@ -225,7 +225,7 @@ def test_columns_and_templates_are_chat_messages_if_asked(
 def test_a_real_tokenizer_renders_its_template_once(tmp_path: Path, tiny_model: Path) -> None:
     run = small_run(tmp_path, [{"q": "hi"}], prompt__column="q", model__name=str(tiny_model))
     assert run.manifest.chat
-    from batchwright.equipment import job_tokenizer
+    from batchwright.equip.equipment import job_tokenizer
 
     run.tokenizer = job_tokenizer(run.job)
     run.prepare()

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 import pytest
 
-from batchwright.coherence import check_task
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError
 from batchwright.core.pieces import Pieces
-from batchwright.equipment import engine_settings, job_tokenizer
+from batchwright.equip.coherence import check_task
+from batchwright.equip.equipment import engine_settings, job_tokenizer
 from batchwright.rundir import layout
 from batchwright.rundir.prepared import open_part
 from tests.support.tiny_bert import CLS, CONTEXT, SEP

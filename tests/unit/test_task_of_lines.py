@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchwright.config.load import make_job
-from batchwright.survey import with_task_of_lines
+from batchwright.foresight.survey import with_task_of_lines
 
 
 def write(path: Path, *urls: str, **body: Any) -> Path:

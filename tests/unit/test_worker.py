@@ -13,20 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchwright.again import order_failed_rows
 from batchwright.core.errors import EngineError, Stopped, StorageError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineInfo, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
-from batchwright.finishing import answer_token_ids
+from batchwright.ordering.again import order_failed_rows
 from batchwright.rundir import layout
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.prepared import make_requests, read_slices, with_row_ids
 from batchwright.rundir.storage import Storage
 from batchwright.worker import Worker
+from batchwright.working.finishing import answer_token_ids
 from tests.unit.rundir.small_runs import ManualClock, Row, SmallRun, prompts, small_run
 from tests.unit.rundir.test_state import put_receipt, receipt_of
 

@@ -15,7 +15,7 @@ from batchwright.cli.render import duration
 
 if TYPE_CHECKING:
     from batchwright.core.readings import CardReading
-    from batchwright.looking import Look, WorkerLook
+    from batchwright.views.looking import Look, WorkerLook
 
 # Lines that are taken by what stands above and below the workers.
 _FRAME_LINES = 10

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from batchwright.config.job import Job
     from batchwright.config.sections import LoadTarget
     from batchwright.core.stores import LoadCounts
-    from batchwright.loading import Loader
+    from batchwright.results.loading import Loader
 
 To = Annotated[
     str | None,
@@ -54,7 +54,7 @@ def load_run(
 ) -> None:
     """Load a run's vectors into a vector database; started again, it goes on where it stopped."""
     from batchwright import pipeline
-    from batchwright.following import load_now
+    from batchwright.results.following import load_now
 
     with ending(as_json=as_json):
         storage, manifest, job = pipeline.open_run(run_place(run_dir))

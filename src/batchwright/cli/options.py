@@ -61,8 +61,8 @@ def job_alone(source: str, options: Mapping[str, Any], settings: Sequence[str]) 
 
 def completed(job: Job, run_dir: Location | None) -> Job:
     """The job with all filled in that this machine can tell: paths, task, engine, model."""
-    from batchwright.choosing import with_engine
-    from batchwright.survey import with_task_of_lines
+    from batchwright.equip.choosing import with_engine
+    from batchwright.foresight.survey import with_task_of_lines
 
     job, why = with_engine(with_task_of_lines(with_absolute_paths(job)), run_dir)
     if why:

@@ -15,13 +15,13 @@ from batchwright.cli.tables import failure_lines, result_lines
 from batchwright.core.errors import BatchwrightError, Interrupted, Stopped
 
 if TYPE_CHECKING:
-    from batchwright.check import Validation
     from batchwright.core.plan import Plan
     from batchwright.deliver import Summary
-    from batchwright.drive import Progress
+    from batchwright.foresight.check import Validation
     from batchwright.rundir.locations import Location
     from batchwright.rundir.state import Counts
     from batchwright.rundir.waste import Waste
+    from batchwright.running.drive import Progress
 
 # A log that nobody watches gets a line this often.
 PLAIN_EVERY_S = 10.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from batchwright.core.failures import FailureGroup
-    from batchwright.fates import Fates, Place, Wanted
+    from batchwright.results.fates import Fates, Place, Wanted
     from batchwright.rundir.storage import Storage
 
 SHOWN_ROWS = 20
@@ -62,7 +62,7 @@ def rows(
     ] = False,
 ) -> None:
     """Show the rows of a run that failed, or have another fate, and why; or write them to a file."""
-    from batchwright import fates
+    from batchwright.results import fates
     from batchwright.rundir.manifest import existing_run
 
     with ending(as_json=as_json):
@@ -81,7 +81,7 @@ def rows(
 
 def _wanted(statuses: Sequence[str], codes: Sequence[str]) -> Wanted:
     from batchwright.core.errors import ROW_CODES, JobError
-    from batchwright.fates import STATUSES, WITHOUT_ANSWER, Wanted
+    from batchwright.results.fates import STATUSES, WITHOUT_ANSWER, Wanted
 
     for name in statuses:
         if name not in STATUSES:
@@ -143,7 +143,7 @@ def _first(tables: Iterator[pa.Table], limit: int | None) -> Iterator[pa.Table]:
 
 
 def _show(run_dir: str, storage: Storage, found: Fates, wanted: Wanted, limit: int) -> None:
-    from batchwright.fates import failure_groups
+    from batchwright.results.fates import failure_groups
 
     counts = found.state.counts()
     about = f"{counts.rows:,}" if counts.complete else f"{counts.settled:,} of {counts.rows:,}"

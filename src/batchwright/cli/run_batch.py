@@ -91,9 +91,9 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _job(source: str, arguments: Mapping[str, Any], settings: Sequence[str], run_dir: Path) -> Job:
     """The job that vLLM's options mean, with the model's own sampling defaults written into it."""
-    from batchwright.choosing import with_engine
     from batchwright.config.from_vllm import generation_defaults, job_data
     from batchwright.config.load import parse_settings
+    from batchwright.equip.choosing import with_engine
 
     data, idle = job_data(arguments)
     if idle:
@@ -122,7 +122,7 @@ def _job(source: str, arguments: Mapping[str, Any], settings: Sequence[str], run
 def _with_task(data: dict[str, Any], overrides: Mapping[str, Any]) -> Job:
     from batchwright.cli.options import with_absolute_paths
     from batchwright.config.load import make_job
-    from batchwright.survey import with_task_of_lines
+    from batchwright.foresight.survey import with_task_of_lines
 
     return with_task_of_lines(with_absolute_paths(make_job(data, overrides)))
 

@@ -10,8 +10,8 @@ from batchwright.cli.render import duration, fates, print_line, show_json, waste
 from batchwright.cli.tables import failure_lines, load_lines
 
 if TYPE_CHECKING:
-    from batchwright.looking import Standing
     from batchwright.rundir.locations import Location
+    from batchwright.views.looking import Standing
     from batchwright.write.verify import Verification
 
 # A row that has been in the engine for less is nothing to look at.

@@ -14,7 +14,7 @@ from batchwright.cli.ending import ending
 from batchwright.cli.options import run_place
 
 if TYPE_CHECKING:
-    from batchwright.looking import Look, Onlooker
+    from batchwright.views.looking import Look, Onlooker
 
 # A pipe or a file has no width of its own.
 PLAIN_WIDTH, PLAIN_HEIGHT = 110, 60
@@ -31,7 +31,7 @@ def top(
 ) -> None:
     """Watch a run: progress, and what each worker and its cards do; from any machine."""
     from batchwright import pipeline
-    from batchwright.looking import Onlooker
+    from batchwright.views.looking import Onlooker
 
     with ending(as_json=as_json):
         storage, manifest, job = pipeline.open_run(run_place(run_dir))

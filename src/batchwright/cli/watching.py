@@ -10,7 +10,7 @@ from batchwright.cli import render
 from batchwright.core.errors import JobError
 
 if TYPE_CHECKING:
-    from batchwright.drive import Progress
+    from batchwright.running.drive import Progress
 
 
 @contextmanager

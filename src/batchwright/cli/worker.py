@@ -42,8 +42,8 @@ def worker(
     results. With a job file the run is created by whoever comes first. Exit codes: 0 the run is
     complete; 75 stopped, start it again; 2 and 3 the job or the input is wrong.
     """
-    from batchwright import roles
     from batchwright.rundir.ledger import new_worker_name
+    from batchwright.running import roles
 
     with ending(as_json=as_json), stopping() as stop:
         if with_parent:

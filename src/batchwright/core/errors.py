@@ -10,7 +10,7 @@ BatchwrightError                exit  what happened
 ├── TooManyFailures                3  so many rows fail that the job itself must be wrong
 ├── VerifyError                    1  rows in and rows out do not add up
 ├── StorageError                  75  a disk or bucket refused; fix it and run again
-│   └── NotAllowed                 2  a folder may not be read or written with these rights
+│   └── NotAllowed                 2  a folder may not be read, written or made
 ├── EngineError                   75  the engine cannot be kept alive
 ├── ClusterError                  75  the cluster's API server does not answer
 ├── StoreError                    75  a vector database cannot be reached, or refuses to be written
@@ -99,7 +99,7 @@ class StorageError(BatchwrightError):
 
 
 class NotAllowed(StorageError):
-    """A folder may not be read or written: to start again would change nothing."""
+    """A folder may not be read or written, or cannot be made: to start again would change nothing."""
 
     exit_code = 2
 

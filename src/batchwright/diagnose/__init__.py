@@ -1,1 +1,1 @@
-"""8 Why was it slow, what failed: rules over what a run left."""
+"""Why was it slow, what failed: rules over what a run left."""

@@ -15,7 +15,7 @@ from batchwright.executors.ray_metrics import RayMetrics
 from batchwright.rundir.locations import is_address, location_of
 
 # Named, not imported: what a worker does stands above those who place it.
-ATTEND = "batchwright.roles:attend"
+ATTEND = "batchwright.running.roles:attend"
 
 
 class Report(NamedTuple):

@@ -16,7 +16,7 @@ import batchwright
 from batchwright.config.cluster import RayCluster
 from batchwright.core.errors import EngineError, JobError, MissingExtra
 from batchwright.executors.room import Node
-from batchwright.hardware import LocalGpus, local_gpus, usable_cores
+from batchwright.machine.hardware import LocalGpus, local_gpus, usable_cores
 
 # Set by Ray in the driver of a submitted job, with the job's own runtime environment in it.
 SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"

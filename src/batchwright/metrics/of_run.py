@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from batchwright.drive import Progress
 from batchwright.metrics.words import Family, Kind, Look, Value
+from batchwright.running.drive import Progress
 
 
 def of_run(name: str, kind: Kind, text: str, one: Callable[[Look], float | None]) -> Family:

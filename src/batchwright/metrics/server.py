@@ -12,13 +12,13 @@ from typing import Any
 from batchwright import __version__
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, StorageError
-from batchwright.drive import Progress, Watch
 from batchwright.metrics import of_run, of_workers
 from batchwright.metrics.words import Family, Look, WorkerLook
 from batchwright.rundir.ledger import Roster
 from batchwright.rundir.manifest import existing_run
 from batchwright.rundir.promised import read_pilot
 from batchwright.rundir.readings import reading_from
+from batchwright.running.drive import Progress, Watch
 
 FAMILIES: tuple[Family, ...] = (*of_run.FAMILIES, *of_workers.FAMILIES)
 

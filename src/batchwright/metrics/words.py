@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from batchwright.core.readings import Reading
-from batchwright.drive import Progress
+from batchwright.running.drive import Progress
 
 Kind = Literal["counter", "gauge"]
 

@@ -19,6 +19,8 @@ from batchwright.core.errors import NotAllowed, StorageError
 # What obstore is writing has such a name until it is whole.
 _STAGED = re.compile(r"#\d+$")
 
+CHOOSE = "Choose a folder that you may write to (--dir, or run.dir in the job file)."
+
 
 class Disk:
     """The verbs of `Storage` on a local or shared folder.
@@ -29,8 +31,12 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        with translated(f"cannot use {self.root} as a run directory"):
-            self.root.mkdir(parents=True, exist_ok=True)
+        what = f"cannot use {self.root} as a run directory"
+        with translated(what):
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+                raise NotAllowed(f"{what}: {error.strerror}", CHOOSE) from error
             self._store: Any = LocalStore(self.root)
 
     def read_if_there(self, path: str) -> bytes | None:
@@ -212,8 +218,7 @@ def _storage_error(what: str, error: Exception) -> StorageError:
     if "No space left" in reason or "StorageFull" in reason:
         hint = "The disk is full. Free some space and run the same command again: it goes on."
     elif "ermission denied" in reason or "Read-only" in reason:
-        hint = "Choose a folder that you may write to (--dir, or run.dir in the job file)."
-        return NotAllowed(f"{what}: {reason.splitlines()[0]}", hint)
+        return NotAllowed(f"{what}: {reason.splitlines()[0]}", CHOOSE)
     else:
         hint = "Mend that and run the same command again: it goes on where it stopped."
     return StorageError(f"{what}: {reason.splitlines()[0]}", hint)

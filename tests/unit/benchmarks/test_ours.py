@@ -10,8 +10,8 @@ from benchmarks.throughput.__main__ import BATCHWRIGHT, SYSTEMS, make_system
 from benchmarks.throughput.ours import Batchwright, ran_on_vllm
 from benchmarks.throughput.records import Case, Row, Segment, Workload
 
-from batchwright import choosing
-from batchwright.hardware import LocalGpus
+from batchwright.equip import choosing
+from batchwright.machine.hardware import LocalGpus
 from tests.unit.rundir.small_runs import prompts, small_run
 
 CONDITIONS: dict[str, Any] = {

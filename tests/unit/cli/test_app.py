@@ -19,8 +19,8 @@ import pytest
 from typer.testing import CliRunner
 
 from batchwright import __version__
-from batchwright.again import order_failed_rows
 from batchwright.cli.app import app, main
+from batchwright.ordering.again import order_failed_rows
 from batchwright.rundir.manifest import read_manifest
 from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage
@@ -324,7 +324,7 @@ def wrong(tmp_path: Path) -> dict[str, tuple[int, str, list[Any]]]:
         "no data": (3, "InputError", ["run", tmp_path / "nope.jsonl", *fake]),
         "empty data": (3, "InputError", ["run", tmp_path / "empty.jsonl", *fake]),
         "empty data to validate": (3, "InputError", ["validate", tmp_path / "empty.jsonl"]),
-        "run below a file": (75, "StorageError", ["run", data, "--engine", "fake", "--dir",
+        "run below a file": (2, "NotAllowed", ["run", data, "--engine", "fake", "--dir",
                                                   data / "run"]),
         "status of no run": (2, "JobError", ["status", tmp_path]),
         "verify of no run": (2, "JobError", ["verify", tmp_path]),

@@ -7,7 +7,7 @@ import pytest
 
 from batchwright.cli.options import job_and_dir
 from batchwright.core.errors import JobError
-from batchwright.survey import survey
+from batchwright.foresight.survey import survey
 from tests.unit.rundir.small_runs import prompts, small_run, write_rows
 
 

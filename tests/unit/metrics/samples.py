@@ -14,10 +14,10 @@ from batchwright.core.readings import (
     ProcessReading,
     Reading,
 )
-from batchwright.drive import Progress
 from batchwright.metrics.words import Look, WorkerLook
 from batchwright.rundir.readings import plain_reading
 from batchwright.rundir.state import Counts
+from batchwright.running.drive import Progress
 
 CARD = CardReading(
     index=3, use=0.9, memory_use=0.6, memory_bytes=70, memory_total_bytes=80, others_bytes=5,

@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from batchwright.core.errors import JobError
 from batchwright.core.pilot import Interval
-from batchwright.drive import Progress
 from batchwright.metrics.server import FAMILIES, Collector, RunLook, serving
 from batchwright.metrics.words import Look, WorkerLook
 from batchwright.rundir.ledger import Ledger
+from batchwright.running.drive import Progress
 from tests.unit.metrics.samples import LOOK, PREPARES, PROGRESS, READING, heartbeat
 from tests.unit.pages.samples import REPORT
 from tests.unit.rundir.small_runs import ManualClock, SmallRun, prompts, small_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchwright.core.ports import EngineGauges
 from batchwright.core.readings import Reading
-from batchwright.piloting import accepted_share, preemptions
+from batchwright.foresight.piloting import accepted_share, preemptions
 
 
 def of(**gauges: int) -> Reading:

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchwright.again import order_failed_rows
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Receipt
 from batchwright.order import Sequencer
-from batchwright.progress import rows_done
+from batchwright.ordering.again import order_failed_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import read_slices
 from batchwright.rundir.rejected import RejectedRows, column_kinds
+from batchwright.running.progress import rows_done
 from batchwright.write.parts import build_part, encode_part, summarise
 from tests.unit.rundir.small_runs import SmallRun, order_files, prompts, rows_of, small_run
 from tests.unit.rundir.test_state import put_receipt

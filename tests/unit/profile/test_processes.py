@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchwright.config.job import Job
-from batchwright.profiling import choose_processes
+from batchwright.foresight.profiling import choose_processes
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from batchwright.check import check_rows
 from batchwright.core.errors import InputError, JobError, Stopped
 from batchwright.core.profile import LengthProfile
+from batchwright.foresight.check import check_rows
+from batchwright.foresight.profiling import profile_prepared, profile_rows
 from batchwright.profile.show import profile_lines
-from batchwright.profiling import profile_prepared, profile_rows
 from tests.unit.profile.workloads import lru_hit_rate
 from tests.unit.rundir.small_runs import Row, SmallRun, prompts, small_run
 

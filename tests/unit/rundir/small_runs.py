@@ -12,6 +12,7 @@ from batchwright.config.job import Job
 from batchwright.config.load import make_job
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import Chunk, OrderBatch, PreparedReceipt
+from batchwright.foresight.survey import survey
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.read.files import list_files
@@ -20,7 +21,6 @@ from batchwright.rundir import layout
 from batchwright.rundir.manifest import Manifest, open_manifest
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
-from batchwright.survey import survey
 from batchwright.tokens.byte_level import ByteTokenizer
 
 Row = dict[str, Any] | str | bytes

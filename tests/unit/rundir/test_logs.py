@@ -14,12 +14,12 @@ from batchwright.cli.app import app
 from batchwright.config.job import Run
 from batchwright.core.errors import JobError
 from batchwright.core.log_levels import parse_levels
-from batchwright.roles import attend
 from batchwright.rundir import layout
 from batchwright.rundir.events import Events
 from batchwright.rundir.ledger import read_heartbeat
 from batchwright.rundir.logs import RunLogs, logging_to
 from batchwright.rundir.storage import Storage
+from batchwright.running.roles import attend
 from tests.unit.rundir.small_runs import ManualClock, prompts, small_run
 
 ENGINE = logging.getLogger("batchwright.engine")
@@ -127,7 +127,7 @@ def test_a_fault_of_a_worker_stands_in_its_log_with_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = small_run(tmp_path, prompts(3))
-    monkeypatch.setattr("batchwright.roles.SplitQueue", lambda *_: 1 // 0)
+    monkeypatch.setattr("batchwright.running.roles.SplitQueue", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         attend(run.storage.root, "prepare", "p-1", threading.Event())
     (fault,) = RunLogs(run.storage, level="error").new_lines()

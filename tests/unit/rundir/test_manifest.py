@@ -11,6 +11,7 @@ import pytest
 
 from batchwright.core.errors import JobError, ResumeRefused, StorageError
 from batchwright.core.records import Split
+from batchwright.foresight.survey import survey
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.manifest import (
     Manifest,
@@ -21,7 +22,6 @@ from batchwright.rundir.manifest import (
     read_manifest,
 )
 from batchwright.rundir.storage import Storage
-from batchwright.survey import survey
 from tests.unit.rundir.small_runs import prompts, small_job, write_rows
 
 

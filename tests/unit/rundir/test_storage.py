@@ -38,6 +38,19 @@ def test_to_start_again_does_not_help_where_one_may_not_write(read_only: Path) -
     assert "that you may write to" in caught.value.hint
 
 
+@pytest.mark.parametrize("name", ["file/run", "file"])
+def test_a_folder_that_cannot_be_made_is_wrong_usage_and_nothing_to_try_again(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(
+        NotAllowed, match="as a run directory: (Not a directory|File exists)"
+    ) as caught:
+        Storage(tmp_path / name)
+    assert caught.value.exit_code == 2
+    assert "--dir" in caught.value.hint
+
+
 @pytest.mark.parametrize("verb", ["create", "commit"])
 def test_one_of_many_creators_wins_and_its_bytes_stay(storage: Storage, verb: str) -> None:
     together = threading.Barrier(8)

@@ -1,0 +1,1 @@
+"""Who works on a run, and who watches that they do."""

@@ -1,0 +1,1 @@
+"""Looks at a run from outside: how far it is, its report, its diagnosis."""

@@ -1,0 +1,1 @@
+"""A chunk to a committed part: the parts of `worker.py`."""
