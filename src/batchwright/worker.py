@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from batchwright.core.media import MediaLimits, has_media
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import Clock, EngineInfo, Tokenizer
 from batchwright.core.readings import INFER, STOPPING, Reading
-from batchwright.core.records import Chunk
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.reading import AnswerReader
 from batchwright.machine.hardware import gpu_sampler
@@ -29,13 +28,10 @@ from batchwright.rundir.meters import FeedMeter, Shortage
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.telemetry import Tally, Telemetry
 from batchwright.rundir.timings import Timings
+from batchwright.working.commits import Commit, Commits
 from batchwright.working.committer import ActiveChunk, Committer
 from batchwright.working.conforming import Conformer
 from batchwright.working.finishing import Finisher
-
-# So many chunks may wait for their commits: a slow disk must not stop the engine at once, but what
-# is not written takes memory.
-COMMITS_AT_ONCE = 8
 
 _log = logging.getLogger("batchwright.engine")
 STEP_TIMEOUT_S = 0.1
@@ -75,8 +71,6 @@ class Worker:
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read")
         self._owner: dict[int, tuple[ActiveChunk, int, float]] = {}
         self._active: dict[str, ActiveChunk] = {}
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="commit")
-        self._commits: deque[tuple[Chunk, int, bool, Future[bool]]] = deque()
         self._engine: EngineInfo | None = None
         self._tally = Tally()
         self._meter = FeedMeter(supervisor.max_num_seqs)
@@ -91,6 +85,7 @@ class Worker:
             storage, name, clock, tokenizer, self._timings, job.task_settings(),
             repeat_once=job.run.repeat_once, reader=reader,
         )  # fmt: skip
+        self._commits = Commits(self._committer, clock, self._meter)
         self._conformer = Conformer(
             Finisher(tokenizer, reader), job.sampling.schema_retries, job.sampling.invalid_output
         )
@@ -135,8 +130,8 @@ class Worker:
                 self._media.stop()
                 self._supervisor.stop()
                 self._reader.shutdown(wait=True, cancel_futures=True)
-                self._pool.shutdown(wait=True)
-                self._collect_commits(limit=0)
+                self._commits.close()
+                self._note(self._commits.rest())
                 if self._answer_reader is not None:
                     self._answer_reader.stop()
 
@@ -197,7 +192,7 @@ class Worker:
                 self._take_in(outcome)
             self._note_engine()
             self._save_stalled()
-            self._collect_commits(limit=COMMITS_AT_ONCE)
+            self._note(self._commits.finished())
 
     def _step(self) -> list[Outcome]:
         """What has come of rows, be it from the engine or from those that fetch their media."""
@@ -223,7 +218,7 @@ class Worker:
 
     def _idle(self, stop: threading.Event) -> bool:
         """Nothing is in the engine: True if the run is done, else wait a little."""
-        self._collect_commits(limit=0)
+        self._note(self._commits.rest())
         if self._queue.finished():
             return True
         self._tally.phase = "waiting for rows"
@@ -311,24 +306,15 @@ class Worker:
         outcomes = active.hand_over(self._clock.monotonic())
         if last:
             del self._active[active.chunk.name]
-        future = self._pool.submit(self._committer.commit, active, outcomes, last=last)
-        self._commits.append((active.chunk, len(outcomes), last, future))
+        self._commits.begin(active, outcomes, last=last)
 
-    def _collect_commits(self, limit: int) -> None:
-        """Take note of finished commits; wait while more than `limit` are under way."""
-        while self._commits and (len(self._commits) > limit or self._commits[0][-1].done()):
-            chunk, rows, last, future = self._commits.popleft()
-            if limit and not future.done():
-                begun = self._clock.monotonic()
-                wait([future])
-                self._meter.wait_for_commits(self._clock.monotonic() - begun)
-            mine = future.result()
-            self._tally.committed(rows)
-            if last:
-                self._queue.mark_done(chunk)
-            if not mine:
-                self._events.write("chunk_was_done_elsewhere", chunk=chunk.name)
-        self._meter.commits_waiting = len(self._commits)
+    def _note(self, commits: Iterable[Commit]) -> None:
+        for commit in commits:
+            self._tally.committed(commit.rows)
+            if commit.last:
+                self._queue.mark_done(commit.chunk)
+            if not commit.mine:
+                self._events.write("chunk_was_done_elsewhere", chunk=commit.chunk.name)
 
     def _reading(self) -> Reading:
         """A line of telemetry; made in its thread, of what the loop has left."""

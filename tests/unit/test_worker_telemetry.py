@@ -103,7 +103,7 @@ def test_at_the_end_an_engine_that_waits_for_others_is_not_starved(run: SmallRun
 
 def test_commits_that_are_too_slow_are_told(run: SmallRun, monkeypatch: pytest.MonkeyPatch) -> None:
     run.order()
-    monkeypatch.setattr("batchwright.worker.COMMITS_AT_ONCE", 1)
+    monkeypatch.setattr("batchwright.working.commits.COMMITS_AT_ONCE", 1)
     worker, stop = worker_of(run), Stop()
     commit, blocked = worker._committer.commit, threading.Event()
 
