@@ -51,7 +51,7 @@ def make_all() -> dict[Path, str]:
     readme, contributing = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
     troubleshooting = ROOT / "docs" / "how-to" / "troubleshooting.md"
     return {
-        readme: with_block(readme, "tree", fenced(tree(in_full=False))),
+        readme: with_block(readme, "tree", fenced(tree())),
         contributing: with_block(contributing, "arrows", fenced(arrows())),
         troubleshooting: with_block(troubleshooting, "faults", faults()),
         reference / "job-file.md": job_file_page(),
@@ -104,22 +104,25 @@ def arrows() -> str:
 
 def modules_page() -> str:
     """Every module with its phrase."""
-    return "\n".join(
-        ["# Modules", "", NOTE, "", "The first line of each one's docstring, in reading order.", "",
-         fenced(tree(in_full=True)), ""]
-    )  # fmt: skip
-
-
-def tree(*, in_full: bool) -> str:
-    """What stands at the top of the source, or each module, with the first line of its docstring."""
-    lines: list[tuple[str, str]] = []
+    lines = ["# Modules", "", NOTE, "", "The first line of each one's docstring, in reading order."]
     for path in _in_reading_order(PACKAGE):
         if path.is_file():
-            lines.append((path.name, phrase(path)))
+            lines += ["", f"## {path.name}", "", f"{phrase(path)}."]
             continue
-        lines.append((f"{path.name}/", phrase(path / "__init__.py")))
-        modules = sorted(path.glob("*.py")) if in_full else []
-        lines += [(f"  {one.name}", phrase(one)) for one in modules if one.name != "__init__.py"]
+        lines += ["", f"## {path.name}/", "", f"{phrase(path / '__init__.py')}.", ""]
+        modules = [one for one in sorted(path.glob("*.py")) if one.name != "__init__.py"]
+        lines += [f"- `{one.name}`: {phrase(one)}" for one in modules]
+    return "\n".join([*lines, ""])
+
+
+def tree() -> str:
+    """What stands at the top of the source, with the first line of its docstring."""
+    lines = [
+        (path.name, phrase(path))
+        if path.is_file()
+        else (f"{path.name}/", phrase(path / "__init__.py"))
+        for path in _in_reading_order(PACKAGE)
+    ]
     width = max(len(name) for name, _ in lines) + 2
     return "\n".join(["src/batchwright/", *(f"  {name:{width}}{text}" for name, text in lines)])
 
