@@ -9,7 +9,7 @@ import typer
 
 from batchwright.cli import render
 from batchwright.cli.arguments import AsJson, Dir, MetricsPort, Set, WithParent
-from batchwright.cli.ending import ending, stopping
+from batchwright.cli.ending import ending, leave, stopping
 from batchwright.cli.watching import watching
 from batchwright.core.errors import JobError
 
@@ -40,7 +40,8 @@ def worker(
     Any number of them work on the same run, start and end when they like, and need no other
     process: each prepares rows, answers chunks, and whoever sees the last row done writes the
     results. With a job file the run is created by whoever comes first. Exit codes: 0 the run is
-    complete; 75 stopped, start it again; 2 and 3 the job or the input is wrong.
+    complete; 4 the same, but more rows failed than `run.max_failed`; 75 stopped, start it again; 2
+    and 3 the job or the input is wrong.
     """
     from batchwright.rundir.ledger import new_worker_name
     from batchwright.running import roles
@@ -69,6 +70,8 @@ def worker(
             render.show_summary(ended.summary, as_json=as_json)
         else:
             render.show_complete(place, ended.counts, as_json=as_json)
+        # Each of them says so: the one that wrote the results may not live to do it.
+        leave(ended.many_failed)
 
 
 def _place_and_job(

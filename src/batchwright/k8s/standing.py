@@ -126,7 +126,10 @@ def _failure(condition: Manifest) -> str:
     if reason == "DeadlineExceeded":
         return "its time was up (kubernetes.deadline_hours): submitted again, it goes on"
     if reason == "FailedIndexes":
-        return "pods failed more often than kubernetes.retries; the others went on"
+        return (
+            "pods failed more often than kubernetes.retries, or more rows than run.max_failed (see "
+            "the pods below); the others went on"
+        )
     if reason == "PodFailurePolicy":
         code = re.search(r"exit code (\d+)", message)
         wrong = {"2": "the job file is wrong", "3": "the input cannot be used"}
