@@ -14,6 +14,7 @@ from batchwright.config.job import Job
 from batchwright.core.errors import BatchwrightError, Forbidden, JobError, StorageError
 from batchwright.core.records import Receipt
 from batchwright.equip.choosing import with_engine
+from batchwright.equip.elsewhere import check_elsewhere
 from batchwright.k8s import preflight
 from batchwright.k8s.client import Cluster
 from batchwright.k8s.explain import PodState
@@ -28,7 +29,7 @@ from batchwright.k8s.standing import Standing, standing
 from batchwright.k8s.workload import CONFIG_DIR, Workload, make_workload, object_name
 from batchwright.plan.gpus import find_gpu
 from batchwright.rundir.locations import Location
-from batchwright.rundir.manifest import existing_run
+from batchwright.rundir.manifest import existing_run, run_if_there
 from batchwright.rundir.state import Counts, read_state
 from batchwright.rundir.storage import Storage
 
@@ -77,6 +78,7 @@ def render(
         JobError: with the name of each field that would not work in pods.
     """
     check_job(job)
+    check_elsewhere(job)
     parallel = _given_parallel(job) or _planned_parallel(job, run_dir, stop, say)
     job, files = _with_files(job)
     count = job.hardware.count // parallel if job.hardware.gpu else None
@@ -155,10 +157,12 @@ def _with_files(job: Job) -> tuple[Job, dict[str, str]]:
 # --- sending ------------------------------------------------------------------------------------
 
 
-def doubts(cluster: Cluster, workload: Workload, found: Sequence[Manifest]) -> list[Doubt]:
-    """What speaks against sending a job, by what the cluster lets us see."""
+def doubts(
+    cluster: Cluster, workload: Workload, found: Sequence[Manifest], job: Job, run_dir: Location
+) -> list[Doubt]:
+    """What speaks against sending a job, by what the cluster and the run directory let us see."""
     pods = preflight.needed(found)
-    doubtful: list[Doubt] = []
+    doubtful: list[Doubt] = preflight.budget_doubts(job, lambda: run_if_there(run_dir) is not None)
 
     def look(what: str, see: Callable[[], Iterable[Doubt]]) -> None:
         try:
@@ -168,7 +172,12 @@ def doubts(cluster: Cluster, workload: Workload, found: Sequence[Manifest]) -> l
 
     if _missing(cluster, "Namespace", cluster.namespace):
         return [Doubt(f"kubernetes.namespace: there is no {cluster.namespace}", blocks=True)]
-    look("the quota", lambda: preflight.quota_doubts(pods, cluster.find("ResourceQuota")))
+    look(
+        "the quota",
+        lambda: preflight.quota_doubts(
+            pods, cluster.find("ResourceQuota"), workload.settings.priority_class
+        ),
+    )
     look("the nodes", lambda: preflight.node_doubts(workload, cluster.find("Node")))
     for kind, name, field in preflight.referenced(workload):
         if _missing(cluster, kind, name):

@@ -119,7 +119,7 @@ def submit(
         with stopping() as stop:
             workload, found = deploying.render(job, folder, stop, show.count_lines())
         cluster = deploying.cluster_of(job)
-        doubts = deploying.doubts(cluster, workload, found)
+        doubts = deploying.doubts(cluster, workload, found, job, folder)
         for doubt in doubts:
             show.say(f"{'no' if doubt.blocks else 'note'}: {doubt.message}")
         blocking = [doubt.message for doubt in doubts if doubt.blocks]

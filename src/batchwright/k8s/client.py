@@ -32,6 +32,7 @@ class _Place:
     group: str
     plural: str
     namespaced: bool = True
+    older: str = ""
 
 
 _PLACES = {
@@ -51,7 +52,10 @@ _PLACES = {
     "ResourceClaimTemplate": _Place("apis/resource.k8s.io/v1", "resourceclaimtemplates"),
     "DeviceClass": _Place("apis/resource.k8s.io/v1", "deviceclasses", namespaced=False),
     "PriorityClass": _Place("apis/scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
-    "LocalQueue": _Place("apis/kueue.x-k8s.io/v1beta1", "localqueues"),
+    "RuntimeClass": _Place("apis/node.k8s.io/v1", "runtimeclasses", namespaced=False),
+    "LocalQueue": _Place(
+        "apis/kueue.x-k8s.io/v1beta2", "localqueues", older="apis/kueue.x-k8s.io/v1beta1"
+    ),
 }
 
 
@@ -104,7 +108,10 @@ class Cluster:
     def has(self, kind: str, name: str) -> bool:
         """Whether there is such an object. Its content stays where it is: it may be a Secret."""
         accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-        return self._if_there("GET", self._path(kind, name), {}, None, accept) is not None
+        path, place = self._path(kind, name), _PLACES[kind]
+        # A server of another version of the operator serves the same objects at another path.
+        paths = [path, path.replace(place.group, place.older)] if place.older else [path]
+        return any(self._if_there("GET", one, {}, None, accept) is not None for one in paths)
 
     def find(self, kind: str, selector: str = "") -> list[Manifest]:
         """All objects of a kind, with these labels; none if the cluster does not know the kind."""

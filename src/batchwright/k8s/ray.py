@@ -8,6 +8,7 @@ from batchwright.k8s.pod import (
     ROLE_LABEL,
     SMALL,
     TINY,
+    UNPRIVILEGED,
     Manifest,
     labels,
     metadata,
@@ -19,6 +20,21 @@ from batchwright.k8s.workload import JOB_FILE, PodGroup, Workload
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 
+# What each node of Ray, and its head, say of themselves: by port and path.
+_NODE_HEALTH = "52365/api/local_raylet_healthz"
+_HEAD_HEALTH = f"{DASHBOARD_PORT}/api/gcs_healthz"
+
+# No proxy is asked, whatever the environment says: the answer comes from this very pod.
+_ASK = """\
+import http.client, sys
+for place in sys.argv[1:]:
+    port, _, path = place.partition("/")
+    line = http.client.HTTPConnection("localhost", int(port), timeout=4)
+    line.request("GET", "/" + path)
+    if b"success" not in line.getresponse().read():
+        sys.exit(1)
+"""
+
 _RUN = ["batchwright", "run", JOB_FILE]
 
 
@@ -29,17 +45,20 @@ def ray_job(workload: Workload) -> Manifest:
     cluster: Manifest = {"rayVersion": settings.ray_version}
     if elastic:
         cluster["enableInTreeAutoscaling"] = True
+        # KubeRay adds the autoscaler to the head's pod, and gives it no manners of its own.
+        cluster["autoscalerOptions"] = {"securityContext": dict(UNPRIVILEGED)}
     cluster["headGroupSpec"] = {
         # The head computes nothing: where it runs must not depend on cards.
         "rayStartParams": {"dashboard-host": "0.0.0.0", "num-cpus": "0", "num-gpus": "0"},  # noqa: S104
         # What drives the run is started on the head.
         "template": with_metrics(
             workload,
-            pod_template(
-                workload, None, [], role="head", shape=SMALL, restart=None, read_only_root=False
-            ),
+            _probed(pod_template(
+                workload, None, [], role="head", shape=SMALL, restart=None, read_only_root=False,
+                token=elastic,  # it tells the API server how many pods there shall be
+            ), _NODE_HEALTH, _HEAD_HEALTH),
         ),
-    }
+    }  # fmt: skip
     cluster["workerGroupSpecs"] = [_worker_group(workload, group) for group in workload.groups]
     return {
         "apiVersion": "ray.io/v1",
@@ -69,10 +88,21 @@ def _worker_group(workload: Workload, group: PodGroup) -> Manifest:
         "minReplicas": group.least,
         "maxReplicas": group.most,
         "rayStartParams": {"num-gpus": str(workload.shape.gpus)},
-        "template": pod_template(
-            workload, group, [], role="worker", restart=None, read_only_root=False
+        "template": _probed(
+            pod_template(workload, group, [], role="worker", restart=None, read_only_root=False),
+            _NODE_HEALTH,
         ),
     }
+
+
+def _probed(template: Manifest, *places: str) -> Manifest:
+    """The pod with probes of ours; those that KubeRay would add need wget, which images may lack."""
+    words = ["python3", "-c", _ASK, *places]
+    often = {"exec": {"command": words}, "periodSeconds": 10, "timeoutSeconds": 10}
+    container = template["spec"]["containers"][0]
+    container["readinessProbe"] = {**often, "initialDelaySeconds": 10, "failureThreshold": 10}
+    container["livenessProbe"] = {**often, "initialDelaySeconds": 30, "failureThreshold": 60}
+    return template
 
 
 def ray_deployment(workload: Workload) -> list[Manifest]:

@@ -50,6 +50,11 @@ def _settings(job: Job) -> Found:
             "kubernetes.queue: Kueue cannot admit Deployments and a Job as one",
             "Use mode: job or mode: ray.",
         )
+    if settings.mode != "job" and settings.name and not settings.name[0].isalpha():
+        yield (
+            f"kubernetes.name: {settings.name}: a RayJob and a Service begin with a letter",
+            "Give another name, or leave it out: then one is made of the job's name.",
+        )
     if settings.hami and settings.gpus == 0:
         yield "kubernetes.hami: kubernetes.gpus is 0", ""
     yield from _queue(settings)
@@ -90,7 +95,7 @@ def _paths(job: Job) -> Found:
     models = {"model.name": job.model.name, "model.tokenizer": job.model.tokenizer or ""}
     models |= {f"model.adapters.{name}": path for name, path in job.model.adapters.items()}
     for name, path in models.items():
-        if path.startswith("/") and not _is_seen(path, volumes):
+        if path.startswith(("/", ".", "~")) and not _is_seen(path, volumes):
             yield (
                 f"{name}: pods cannot see {path}",
                 "Use a hub id, or a folder below a volume of kubernetes.volumes.",

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,9 @@ def test_a_rayjob_ends_its_cluster_and_cannot_hang_for_ever() -> None:
     assert head["rayStartParams"]["num-gpus"] == "0"
     assert "nvidia.com/gpu" not in container_of({"spec": head})["resources"]["limits"]
     assert cluster["enableInTreeAutoscaling"] is True
+    # The autoscaler, which KubeRay puts beside the head, speaks to the API server.
+    assert head["template"]["spec"]["automountServiceAccountToken"] is True
+    assert cluster["autoscalerOptions"]["securityContext"]["allowPrivilegeEscalation"] is False
     sizes = [
         (group["groupName"], group["minReplicas"], group["replicas"], group["maxReplicas"])
         for group in cluster["workerGroupSpecs"]
@@ -280,3 +285,95 @@ def test_a_plan_says_how_many_cards_an_engine_needs(
     in_pods = yaml.safe_load(one(found, "ConfigMap")["data"]["job.yaml"])
     assert in_pods["engine"]["options"] == {"tensor_parallel_size": 4}
     assert "hardware" not in in_pods  # the pods look at their own cards
+
+
+def test_only_a_head_with_an_autoscaler_gets_a_token(tmp_path: Path) -> None:
+    def token(**changes: Any) -> bool:
+        path = job_file(tmp_path, {"kubernetes.mode": "ray", **changes})
+        cluster = one(rendered(path), "RayJob")["spec"]["rayClusterSpec"]
+        (group,) = cluster["workerGroupSpecs"]
+        assert not group["template"]["spec"]["automountServiceAccountToken"]
+        return bool(cluster["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"])
+
+    assert token(**{"kubernetes.max_replicas": 9, "kubernetes.min_replicas": 1})
+    assert not token()
+
+
+def test_pods_of_ray_are_asked_how_they_are_without_wget(tmp_path: Path) -> None:
+    cluster = one(rendered(job_file(tmp_path, {"kubernetes.mode": "ray"})), "RayJob")["spec"]["rayClusterSpec"]  # fmt: skip
+    boxes = [container_of({"spec": cluster["headGroupSpec"]}),
+             container_of({"spec": cluster["workerGroupSpecs"][0]})]  # fmt: skip
+    asked = [box[probe]["exec"]["command"] for box in boxes for probe in ("readinessProbe", "livenessProbe")]  # fmt: skip
+    assert [words[:2] for words in asked] == [["python3", "-c"]] * 4
+    assert [len(words) - 3 for words in asked] == [2, 2, 1, 1]  # the head is asked for both
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"success" if self.path.startswith("/api/") else b"no")
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("localhost", 0), Health)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    proxied = {**os.environ, "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    places = [f"{server.server_port}/api/gcs_healthz", f"{server.server_port}/elsewhere"]
+    try:
+        ended = [
+            subprocess.run(
+                [sys.executable, *asked[0][1:3], place], env=proxied, check=False
+            ).returncode
+            for place in places
+        ]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert ended == [0, 1]
+
+
+def test_long_names_of_jobs_do_not_become_one(tmp_path: Path) -> None:
+    def name(of: str) -> str:
+        return str(one(rendered(job_file(tmp_path, {"name": of})), "Job")["metadata"]["name"])
+
+    long = "Reviews.2026-11-30_Llama-3.3-70B-Instruct-FP8"
+    one_of, other = name(f"{long}-german"), name(f"{long}-french")
+    assert one_of != other
+    assert max(len(one_of), len(other)) <= 40
+    assert one_of.startswith("reviews-2026-11-30-llama")
+    assert name("2026.reviews") == "job-2026-reviews"  # a Service must begin with a letter
+    assert name("My Job.v2") == "my-job-v2"
+
+
+def test_who_needs_no_card_keeps_to_processor_and_zone_but_not_to_cards(tmp_path: Path) -> None:
+    path = job_file(tmp_path, {
+        "kubernetes.mode": "ray",
+        "kubernetes.node_selector": {"kubernetes.io/arch": "amd64", "pool": "gpu"},
+        "kubernetes.tolerations": [{"key": "team", "operator": "Exists"}],
+        "kubernetes.runtime_class": "nvidia",
+    })  # fmt: skip
+    spec = one(rendered(path), "RayJob")["spec"]
+    cluster = spec["rayClusterSpec"]
+    for template in (cluster["headGroupSpec"]["template"], spec["submitterPodTemplate"]):
+        pod = template["spec"]
+        assert pod["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+        assert [one_of["key"] for one_of in pod["tolerations"]] == ["team"]
+        assert "runtimeClassName" not in pod
+    pod = cluster["workerGroupSpecs"][0]["template"]["spec"]
+    assert pod["nodeSelector"]["pool"] == "gpu"
+    assert pod["runtimeClassName"] == "nvidia"
+
+
+def test_the_taint_of_cards_is_put_up_with_by_pods_with_cards_only(tmp_path: Path) -> None:
+    def keys(**changes: Any) -> list[str]:
+        spec = one(rendered(job_file(tmp_path, changes)), "Job")["spec"]["template"]["spec"]
+        return [toleration["key"] for toleration in spec.get("tolerations", [])]
+
+    assert keys(**{"kubernetes.gpu_resource": "nvidia.com/mig-1g.10gb"}) == [
+        "nvidia.com/gpu", "nvidia.com/mig-1g.10gb",
+    ]  # fmt: skip
+    endpoint = {"engine.kind": "openai", "kubernetes.gpus": 0, "kubernetes.gpu_products": None}
+    assert keys(**endpoint) == []
