@@ -25,7 +25,7 @@ from batchwright.k8s.reach import check_job
 from batchwright.k8s.render import MAIN_KINDS, manifests
 from batchwright.k8s.rules import problems_of
 from batchwright.k8s.schema import schema_problems
-from batchwright.k8s.standing import Standing, standing
+from batchwright.k8s.standing import Standing, refuse_another, standing
 from batchwright.k8s.workload import CONFIG_DIR, Workload, make_workload, object_name
 from batchwright.plan.gpus import find_gpu
 from batchwright.rundir.locations import Location
@@ -197,7 +197,7 @@ def _missing(cluster: Cluster, kind: str, name: str) -> bool:
         return False
 
 
-def submit(cluster: Cluster, found: Sequence[Manifest]) -> list[str]:
+def submit(cluster: Cluster, found: Sequence[Manifest], job: Job) -> list[str]:
     """Create every object, or none.
 
     The server is asked first whether it would take each. What the Job needs is there before it,
@@ -209,6 +209,7 @@ def submit(cluster: Cluster, found: Sequence[Manifest]) -> list[str]:
     Raises:
         JobError: the server refuses one; those that were made already are removed again.
     """
+    _mains(cluster, job)
     for manifest in found:
         cluster.create(manifest, dry_run=True)
     made: list[Manifest] = []
@@ -227,8 +228,13 @@ def submit(cluster: Cluster, found: Sequence[Manifest]) -> list[str]:
 
 
 def delete(cluster: Cluster, job: Job) -> list[str]:
-    """Remove all objects of a job. What is committed stays in the run directory."""
+    """Remove all objects of a job. What is committed stays in the run directory.
+
+    Raises:
+        JobError: another job has its name.
+    """
     found = []
+    _mains(cluster, job)
     for kind in _KINDS:
         for one in cluster.find(kind, _selector(job)):
             name = one["metadata"]["name"]
@@ -242,9 +248,7 @@ def delete(cluster: Cluster, job: Job) -> list[str]:
 
 def look(cluster: Cluster, job: Job) -> Standing:
     """How the job stands in the cluster. Raises JobError if there is none."""
-    mains = [
-        {**one, "kind": kind} for kind in MAIN_KINDS for one in cluster.find(kind, _selector(job))
-    ]
+    mains = _mains(cluster, job)
     pods = cluster.find("Pod", _selector(job))
     if not mains and not pods:
         raise JobError(
@@ -252,6 +256,15 @@ def look(cluster: Cluster, job: Job) -> Standing:
             "It was never sent, or it is finished and kubernetes.ttl_s is over.",
         )
     return standing(mains, pods, cluster.find("Event"))
+
+
+def _mains(cluster: Cluster, job: Job) -> list[Manifest]:
+    """What carries the job. Raises JobError if another job has its name."""
+    mains = [
+        {**one, "kind": kind} for kind in MAIN_KINDS for one in cluster.find(kind, _selector(job))
+    ]
+    refuse_another(mains, job.run.dir.replace("{name}", job.name))
+    return mains
 
 
 def run_progress(run_dir: Location) -> tuple[RunProgress | None, str]:

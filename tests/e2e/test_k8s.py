@@ -73,6 +73,21 @@ def test_a_job_is_sent_whole_and_goes_whole(cluster: StandIn, tmp_path: Path) ->
     assert call("delete", path)[0]["removed"] == []
 
 
+def test_a_job_of_the_same_name_is_left_to_its_owner(cluster: StandIn, tmp_path: Path) -> None:
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    theirs.mkdir()
+    mine.mkdir()
+    path = job_file(theirs)
+    call("submit", path)
+    mine_too = job_file(mine, {"run.dir": "s3://mine/{name}"})
+    for command in ("submit", "status", "logs", "delete"):
+        answer, _ = call(command, mine_too, exit_code=2)
+        assert "another job: its run directory is s3://runs/reviews" in answer["error"]["message"]
+        assert "s3://mine/reviews" in answer["error"]["message"]
+    assert cluster.names(JOBS) == ["reviews"]
+    assert call("delete", path)[0]["removed"]
+
+
 def test_what_the_server_refuses_leaves_nothing_behind(cluster: StandIn, tmp_path: Path) -> None:
     path = job_file(tmp_path)
     cluster.refusals["POST", JOBS] = (422, 'Job.batch "reviews" is invalid: spec: Required value')
@@ -113,6 +128,33 @@ def test_a_job_that_could_not_run_is_not_sent_unless_forced(
     assert "kubernetes.secret_env.HF_TOKEN: there is no Secret hub" in message
     assert not cluster.names(JOBS)
     assert call("submit", path, "--force")[0]["created"]
+
+
+def test_a_queue_is_found_whatever_version_of_kueue_there_is(
+    cluster: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = job_file(tmp_path, {"kubernetes.queue": "spot"})
+    answer, _ = call("submit", path, exit_code=2)
+    assert "kubernetes.queue: there is no LocalQueue spot" in answer["error"]["message"]
+    for version in ("v1beta1", "v1beta2"):
+        kind = f"apis/kueue.x-k8s.io/{version}/localqueues"
+        with monkeypatch.context() as there:
+            there.setattr(stand_in_cluster, "KNOWN", stand_in_cluster.KNOWN | {kind})
+            cluster.put(kind, {"metadata": {"name": "spot"}})
+            assert call("submit", path)[0]["created"]
+            call("delete", path)
+
+
+def test_a_budget_without_a_pilot_is_told_before_pods_wait_for_cards(
+    cluster: StandIn, tmp_path: Path
+) -> None:
+    path = job_file(
+        tmp_path,
+        {"plan": {"max_hours": 3}, "run.dir": "/runs/{name}",
+         "kubernetes.volumes": [{"path": "/runs", "host_path": "/runs", "shared": True}]},
+    )  # fmt: skip
+    sent, _ = call("submit", path)
+    assert any("need a pilot, which the pods do not make" in note for note in sent["notes"])
 
 
 def test_what_may_not_be_looked_at_is_no_hindrance(cluster: StandIn, tmp_path: Path) -> None:

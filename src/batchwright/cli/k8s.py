@@ -128,7 +128,7 @@ def submit(
                 "\n".join(["not even one pod could run:", *blocking]),
                 "Mend that, or send it all the same with --force.",
             )
-        made = deploying.submit(cluster, found)
+        made = deploying.submit(cluster, found, job)
         value: dict[str, Any] = {
             "created": made,
             "namespace": cluster.namespace,

@@ -67,6 +67,8 @@ def _state(pod: Manifest, events: Sequence[Manifest]) -> tuple[str, str]:
         return "done", ""
     if phase == "Failed":
         return _failed(status)
+    if pod["metadata"].get("deletionTimestamp"):
+        return "stopped", "it is being ended (for long: its node does not answer)"
     container = _container(status)
     waiting = (container.get("state") or {}).get("waiting") or {}
     if phase == "Running" and not waiting:

@@ -12,6 +12,9 @@ JOB_LABEL = "batchwright/job"
 ROLE_LABEL = "batchwright/role"
 GROUP_LABEL = "batchwright/group"
 
+# Two jobs may have one name: which of them an object belongs to, its run directory says.
+RUN_DIR = "batchwright/run-dir"
+
 CONTAINER = "batchwright"
 SCRATCH = "/scratch"
 

@@ -161,3 +161,13 @@ def test_where_a_rayjob_stands(status: dict[str, str], state: str, said: str) ->
     found = job_state({"kind": "RayJob", "metadata": {"name": "r"}, "status": status}, [])
     assert found.state == state
     assert said in found.why
+
+
+def test_a_pod_that_is_being_removed_does_not_count_as_running() -> None:
+    ending = recorded.pod(
+        "p", phase="Running", containerStatuses=recorded.box(ready=True, running={})
+    )
+    assert pod_state(ending, []).state == "running"
+    ending["metadata"]["deletionTimestamp"] = "2026-11-30T10:00:00Z"
+    found = pod_state(ending, [])
+    assert (found.state, found.why[:20]) == ("stopped", "it is being ended (f")
