@@ -312,6 +312,11 @@ def test_no_kubeconfig_and_an_unknown_context(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
     answer, _ = call("status", job_file(tmp_path), exit_code=2)
     assert "no cluster to talk to" in answer["error"]["message"]
+    for text in ("a: [", "hello", "- a", "contexts: 3\ncurrent-context: c"):
+        (tmp_path / "damaged").write_text(text)
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "damaged"))
+        answer, _ = call("status", job_file(tmp_path), exit_code=2)
+        assert "no cluster to talk to" in answer["error"]["message"]
 
 
 def test_render_writes_what_check_passes(tmp_path: Path) -> None:
@@ -323,6 +328,13 @@ def test_render_writes_what_check_passes(tmp_path: Path) -> None:
     assert call("check", folder)[0]["right"] == ["ConfigMap/reviews-job", "Job/reviews"]
     shown = CliRunner().invoke(app, ["k8s", "render", str(path), "--mode", "ray-deployment"])
     assert shown.stdout.count("\nkind: Deployment\n") == 2
+    (folder / "my-patch.yaml").write_text("a: b")
+    call("render", path, "-o", folder, "--mode", "ray")
+    assert sorted(one.name for one in folder.iterdir()) == [
+        "01-configmap-reviews-job.yaml", "02-rayjob-reviews.yaml", "kustomization.yaml", "my-patch.yaml",
+    ]  # fmt: skip
+    call("render", path, "-o", path / "below", exit_code=2)
+    call("render", path, "-o", folder)
     job = folder / "02-job-reviews.yaml"
     job.write_text(job.read_text().replace("restartPolicy: Never", "restartPolicy: Always"))
     answer, _ = call("check", job, exit_code=2)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import yaml
+
 from batchwright.core.errors import (
     BatchwrightError,
     ClusterError,
@@ -251,9 +253,11 @@ def _connect(context: str | None) -> Any:
                 context=context,
                 client_configuration=configuration,
             )
-    except (ConfigException, OSError) as error:
+    except (ConfigException, OSError, yaml.YAMLError, TypeError, ValueError) as error:
+        # The client takes any file for a kubeconfig, and falls over what it finds in it.
+        why = " ".join(str(error).split())
         raise JobError(
-            f"no cluster to talk to: {error}",
+            f"no cluster to talk to: {why}",
             "Set KUBECONFIG, or name one of its contexts: kubernetes.context.",
         ) from error
     return kubernetes.client.ApiClient(configuration)
