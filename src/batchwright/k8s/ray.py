@@ -20,6 +20,9 @@ from batchwright.k8s.workload import JOB_FILE, PodGroup, Workload
 GCS_PORT = 6379
 DASHBOARD_PORT = 8265
 
+_AUTH_MODE = "RAY_AUTH_MODE"
+_AUTH_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105
+
 # What each node of Ray, and its head, say of themselves: by port and path.
 _NODE_HEALTH = "52365/api/local_raylet_healthz"
 _HEAD_HEALTH = f"{DASHBOARD_PORT}/api/gcs_healthz"
@@ -42,7 +45,12 @@ def ray_job(workload: Workload) -> Manifest:
     """A RayJob. Each of its retries is a new cluster, which goes on from the run directory."""
     settings = workload.settings
     elastic = any(group.least < group.most for group in workload.groups)
-    cluster: Manifest = {"rayVersion": settings.ray_version}
+    cluster: Manifest = {
+        "rayVersion": settings.ray_version,
+        # Whoever reaches an open head runs what he likes with the pods' secrets. KubeRay makes a
+        # token for each cluster, and gives it to all of its pods.
+        "authOptions": {"mode": "token"},
+    }
     if elastic:
         cluster["enableInTreeAutoscaling"] = True
         # KubeRay adds the autoscaler to the head's pod, and gives it no manners of its own.
@@ -130,12 +138,24 @@ def ray_deployment(workload: Workload) -> list[Manifest]:
         "timeoutSeconds": 10,
         "failureThreshold": 12,
     }
-    return [
+    found = [
         _service(workload),
         _deployment(workload, f"{workload.name}-head", "head", "", 1, head),
         *(_workers(workload, group, address) for group in workload.groups),
         _driver(workload, address),
     ]
+    for manifest in found[1:]:
+        _with_auth_mode(workload, manifest["spec"]["template"])
+    return found
+
+
+def _with_auth_mode(workload: Workload, template: Manifest) -> None:
+    """Say whether Ray wants a token: from 2.61 on it does unless told, and nobody makes one here."""
+    settings = workload.settings
+    if _AUTH_MODE in settings.env or _AUTH_MODE in settings.secret_env:
+        return
+    mode = "token" if _AUTH_TOKEN in settings.secret_env else "disabled"
+    template["spec"]["containers"][0]["env"].append({"name": _AUTH_MODE, "value": mode})
 
 
 def _workers(workload: Workload, group: PodGroup, address: str) -> Manifest:

@@ -377,3 +377,23 @@ def test_the_taint_of_cards_is_put_up_with_by_pods_with_cards_only(tmp_path: Pat
     ]  # fmt: skip
     endpoint = {"engine.kind": "openai", "kubernetes.gpus": 0, "kubernetes.gpu_products": None}
     assert keys(**endpoint) == []
+
+
+def test_ray_wants_a_token_where_there_can_be_one(tmp_path: Path) -> None:
+    def modes(**changes: Any) -> set[str | None]:
+        path = job_file(tmp_path, {"kubernetes.mode": "ray-deployment", **changes})
+        found = [one_of for one_of in rendered(path) if one_of["kind"] in {"Deployment", "Job"}]
+        assert len(found) == 3
+        given = [
+            {entry["name"]: entry.get("value") for entry in container_of(one_of)["env"]}
+            for one_of in found
+        ]
+        return {entry.get("RAY_AUTH_MODE") for entry in given}
+
+    cluster = one(rendered(job_file(tmp_path, {"kubernetes.mode": "ray"})), "RayJob")["spec"][
+        "rayClusterSpec"
+    ]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert modes() == {"disabled"}
+    assert modes(**{"kubernetes.secret_env": {"RAY_AUTH_TOKEN": "ray/token"}}) == {"token"}
+    assert modes(**{"kubernetes.env": {"RAY_AUTH_MODE": "k8s"}}) == {"k8s"}
