@@ -38,6 +38,13 @@ for place in sys.argv[1:]:
         sys.exit(1)
 """
 
+# A run refuses a cluster without room for one engine, and the driver is up long before the nodes
+# with cards are: head, driver and one worker make three.
+_WAIT_FOR_A_WORKER = (
+    "python3 -c \"import ray, time; ray.init('auto', logging_level='error'); "
+    "[time.sleep(2) for _ in iter(lambda: sum(node['Alive'] for node in ray.nodes()) < 3, False)]\""
+)
+
 _RUN = ["batchwright", "run", JOB_FILE]
 
 
@@ -176,7 +183,7 @@ def _driver(workload: Workload, address: str) -> Manifest:
         workload, None,
         _shell(
             f"{_wait(address)}; ray start --address={address} --num-cpus=0 --num-gpus=0 && "
-            f"exec {' '.join(_RUN)}"
+            f"{_WAIT_FOR_A_WORKER} && exec {' '.join(_RUN)}"
         ),
         role="driver", shape=SMALL, read_only_root=False,
     ))  # fmt: skip

@@ -293,8 +293,11 @@ def _job_in_pods(job: Job, parallel: int, groups: tuple[PodGroup, ...]) -> dict[
     else:
         least, most = (sum(getattr(one, name) for one in groups) for name in ("least", "most"))
         run |= {"executor": "ray", "replicas": most}
-        if least < most:  # the run begins with those, and takes more as Ray adds them
-            run["ray"] = {**run.get("ray", {}), "min_replicas": max(least, 1)}
+        # The run begins with those, and takes more as Ray adds them. Pods of a Deployment come one
+        # by one, on nodes that may have to be started; KubeRay waits for all before it sends the job.
+        first = 1 if job.kubernetes.mode == "ray-deployment" else max(least, 1)
+        if first < most:
+            run["ray"] = {"min_replicas": first, **run.get("ray", {})}
     data["run"] = run
     if parallel > 1:
         # What a pod has cards for is settled now; all else the run plans on the card itself.

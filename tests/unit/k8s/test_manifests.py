@@ -192,6 +192,10 @@ def test_without_the_operator_a_job_joins_a_head_and_workers() -> None:
     assert not chosen.items() <= workers["spec"]["template"]["metadata"]["labels"].items()
     command = container_of(found[4])["command"][-1]
     assert command.endswith("exec batchwright run /etc/batchwright/job.yaml")
+    # It is up before the pods with cards are, and a run refuses a cluster without room.
+    assert "ray.nodes()) < 3" in command
+    in_pods = yaml.safe_load(found[0]["data"]["job.yaml"])
+    assert in_pods["run"]["ray"] == {"min_replicas": 1}
     # Cards are held until it goes.
     assert found[4]["spec"]["ttlSecondsAfterFinished"] == 60
 
@@ -397,3 +401,24 @@ def test_ray_wants_a_token_where_there_can_be_one(tmp_path: Path) -> None:
     assert modes() == {"disabled"}
     assert modes(**{"kubernetes.secret_env": {"RAY_AUTH_TOKEN": "ray/token"}}) == {"token"}
     assert modes(**{"kubernetes.env": {"RAY_AUTH_MODE": "k8s"}}) == {"k8s"}
+
+
+def test_the_driver_waits_until_there_is_a_worker(tmp_path: Path) -> None:
+    found = rendered(
+        job_file(tmp_path, {"kubernetes.mode": "ray-deployment", "run.ray": {"min_replicas": 2}})
+    )
+    in_pods = yaml.safe_load(one(found, "ConfigMap")["data"]["job.yaml"])
+    assert in_pods["run"]["ray"] == {"min_replicas": 2}  # the job file's own word
+    # A stand-in for Ray, whose cluster grows at each look.
+    (tmp_path / "ray.py").write_text(
+        "import itertools\nlooks = itertools.count(1)\ndef init(*_, **__): pass\n"
+        "def nodes():\n    n = next(looks)\n    print('look', n)\n"
+        "    return [{'Alive': True}] * 2 + [{'Alive': n > 1}]\n"
+    )
+    command = container_of(one(found, "Job"))["command"][-1]
+    wait = command.split(" && ")[1].replace("python3", sys.executable, 1)
+    ended = subprocess.run(
+        ["/bin/sh", "-c", wait], env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ended.stdout.split() == ["look", "1", "look", "2"]
