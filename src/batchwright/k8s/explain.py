@@ -126,10 +126,20 @@ def _image(message: str, reason: str) -> str:
     return f"the image cannot be fetched: {message or reason}"
 
 
+def _key_of(resource: str) -> str:
+    """Where the job file says how much of it a pod asks for."""
+    keys = {
+        "cpu": " (kubernetes.cpu_per_gpu)",
+        "memory": " (kubernetes.memory_per_gpu)",
+        "ephemeral-storage": " (kubernetes.ephemeral_storage)",
+    }
+    return keys.get(resource, "")
+
+
 # Parts of the scheduler's sentence, and what each means for the job file.
 _REASONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"(\d+) Insufficient (\S+/(?:gpu|mig-)[^\s,]*?)(?=[.,]?(?:\s|$))", lambda it: f"{it[1]} nodes have too few free cards ({it[2]})"),
-    (r"(\d+) Insufficient ([^\s,]+?)(?=[.,]?(?:\s|$))", lambda it: f"{it[1]} nodes have too little free {it[2]}"),
+    (r"(\d+) Insufficient ([^\s,]+?)(?=[.,]?(?:\s|$))", lambda it: f"{it[1]} nodes have too little free {it[2]}{_key_of(it[2])}"),
     (r"(\d+) node\(s\) didn't match Pod's node affinity/selector",
      lambda it: f"{it[1]} nodes are not of the wanted kind (kubernetes.gpu_products, node_selector)"),
     (r"(\d+) node\(s\) had untolerated taint(?:\(s\)|s)? ?\{([^}]*)\}",

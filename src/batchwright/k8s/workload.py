@@ -34,8 +34,9 @@ _NOT_ABOUT_CARDS = {
 # What nodes with cards are tainted with, whatever their cards are called as a resource (MIG).
 _TAINT = "nvidia.com/gpu"
 
-# Longest name of an object that still leaves room for a group and a pod's own letters.
+# Longest name that is made of a job's name, and of a Job, whose pods have letters of their own.
 _NAME_LENGTH = 40
+_JOB_NAME_LENGTH = 52
 
 _DAY_S = 86_400
 _MINUTE_S = 60
@@ -167,10 +168,13 @@ def object_name(job: Job) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")
     if name and not name[0].isalpha():  # a Service and a RayJob must begin with a letter
         name = f"job-{name}"
-    if len(name) > _NAME_LENGTH:
+    # A group's Job is called after both.
+    group = max((len(one.name) + 1 for one in job.kubernetes.groups), default=0)
+    most = min(_NAME_LENGTH, _JOB_NAME_LENGTH - group)
+    if len(name) > most:
         # Cut alone, two long names would become one, and `delete` would remove the other's job.
         mark = hashlib.sha256(job.name.encode()).hexdigest()[:6]
-        name = f"{name[: _NAME_LENGTH - 7].rstrip('-')}-{mark}"
+        name = f"{name[: most - 7].rstrip('-')}-{mark}"
     if not name:
         raise JobError(
             f"kubernetes.name is missing: none can be made of the job's name {job.name!r}"

@@ -31,7 +31,7 @@ PENDING: list[tuple[str, Any, list[Any], str]] = [
      "1 nodes have the taint node-role.kubernetes.io/control-plane (kubernetes.tolerations); 4 nodes have the taint spot: true"),
     ("event only", recorded.pod("p", phase="Pending"),
      [recorded.event("Pod", "p", "FailedScheduling", "0/2 nodes are available: 2 Insufficient memory.")],
-     "no node takes it: 2 nodes have too little free memory"),
+     "no node takes it: 2 nodes have too little free memory (kubernetes.memory_per_gpu)"),
     ("no volume", recorded.unscheduled("p", 'persistentvolumeclaim "models" not found'), [], "there is no claim models"),
     ("claims of devices", recorded.unscheduled("p", "0/3 nodes are available: 3 cannot allocate all claims."), [],
      "3 nodes have no free device for the claim"),

@@ -348,6 +348,9 @@ def test_long_names_of_jobs_do_not_become_one(tmp_path: Path) -> None:
     assert one_of != other
     assert max(len(one_of), len(other)) <= 40
     assert one_of.startswith("reviews-2026-11-30-llama")
+    groups = [{"name": "h100-reserved-spot", "replicas": 1}]
+    found = rendered(job_file(tmp_path, {"name": long, "kubernetes.groups": groups}))
+    assert len(one(found, "Job")["metadata"]["name"]) <= 52
     assert name("2026.reviews") == "job-2026-reviews"  # a Service must begin with a letter
     assert name("My Job.v2") == "my-job-v2"
 
