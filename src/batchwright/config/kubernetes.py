@@ -7,9 +7,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from batchwright.config.kubernetes_values import (
+    Annotations,
     DnsName,
     Environment,
+    HostPath,
     Image,
+    Key,
     Labels,
     LabelValues,
     MountPath,
@@ -26,7 +29,7 @@ Mode = Literal["job", "ray", "ray-deployment"]
 class Toleration(Section):
     """A taint that pods put up with, in Kubernetes' own words."""
 
-    key: str | None = None
+    key: Key | None = None
     """The taint's key; none for all taints, with `operator: Exists`."""
     operator: Literal["Equal", "Exists"] = "Equal"
     """Whether the value must be the same, or the key be there."""
@@ -54,7 +57,7 @@ class Volume(Section):
     ReadOnlyMany with `read_only`."""
     image: Image | None = None
     """An OCI image whose files are mounted, read only (Kubernetes 1.33 or newer)."""
-    host_path: str | None = None
+    host_path: HostPath | None = None
     """A folder of the node itself."""
     secret: Subdomain | None = None
     """A Secret, each key a file: for a variable that names a file, such as
@@ -175,11 +178,11 @@ class Kubernetes(Section):
     """Kinds of nodes, each with its own pods; one group without a name unless given."""
     gpus: Annotated[int | None, Field(ge=0, le=16)] = None
     """Cards per pod. Unset: the engine's tensor times pipeline parallel size; 0 for an endpoint."""
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: Key = "nvidia.com/gpu"
     """What the cards are called as a resource of the nodes."""
     gpu_products: LabelValues = Field(default=[])
     """Values of the node label `gpu_product_label` that will do, such as `NVIDIA-H100-80GB-HBM3`."""
-    gpu_product_label: str = "nvidia.com/gpu.product"
+    gpu_product_label: Key = "nvidia.com/gpu.product"
     """The label in which nodes tell their kind of card."""
     cpu_per_gpu: Quantity = "8"
     """Processor cores per card (of the pod if it has none): 8 to 16 keep a card busy."""
@@ -238,7 +241,7 @@ class Kubernetes(Section):
     """The image's version of Ray, for KubeRay."""
     labels: Labels = Field(default={})
     """More labels for every object."""
-    annotations: dict[str, str] = Field(default={})
+    annotations: Annotations = Field(default={})
     """Annotations of the pods."""
 
     @model_validator(mode="after")

@@ -51,10 +51,30 @@ def _image(text: str) -> str:
     return text
 
 
+def _key(key: str) -> str:
+    if len(key.rpartition("/")[2]) > 63 or not _KEY.fullmatch(key):
+        raise ValueError(
+            f"{key!r} is not a key of Kubernetes, such as nvidia.com/gpu: letters, digits and -_. "
+            "after the slash, 63 at most"
+        )
+    return key
+
+
+def _annotations(values: dict[str, str]) -> dict[str, str]:
+    for key in values:
+        _key(key)
+    return values
+
+
+def _host_path(path: str) -> str:
+    if not path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("a folder of the node is absolute, without ..")
+    return path
+
+
 def _labels(labels: dict[str, str]) -> dict[str, str]:
     for key, value in labels.items():
-        if len(key.rpartition("/")[2]) > 63 or not _KEY.fullmatch(key):
-            raise ValueError(f"{key} is not the key of a label")
+        _key(key)
         if len(value) > 63 or not _VALUE.fullmatch(value):
             raise ValueError(f"{key}: the value of a label has at most 63 letters, digits, -_.")
     return labels
@@ -124,6 +144,9 @@ Subdomain = Annotated[str, AfterValidator(_subdomain)]
 Quantity = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_quantity)]
 Image = Annotated[str, AfterValidator(_image)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
+Key = Annotated[str, AfterValidator(_key)]
+Annotations = Annotated[dict[str, str], AfterValidator(_annotations)]
+HostPath = Annotated[str, AfterValidator(_host_path)]
 LabelValues = Annotated[list[str], AfterValidator(_label_values)]
 Environment = Annotated[dict[str, str], AfterValidator(_plain_environment)]
 SecretEnvironment = Annotated[dict[str, str], AfterValidator(_secret_references)]

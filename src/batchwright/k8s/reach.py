@@ -45,6 +45,13 @@ def _settings(job: Job) -> Found:
             "run.engines_per_gpu: a pod of an Indexed Job runs one engine",
             "For several engines on a card use kubernetes.hami.",
         )
+    if settings.mode == "job" and job.run.executor == "ray":
+        yield (
+            "run.executor: ray: the pods of an Indexed Job use no Ray",
+            "Use kubernetes.mode: ray, or leave run.executor out.",
+        )
+    if settings.gpus and job.engine.kind == "openai":
+        yield "kubernetes.gpus: an endpoint's clients use no card", "Leave it out, or set it to 0."
     if settings.mode == "ray-deployment" and settings.queue:
         yield (
             "kubernetes.queue: Kueue cannot admit Deployments and a Job as one",

@@ -198,6 +198,12 @@ def _shape(job: Job, parallel: int, card_bytes: int | None) -> PodShape:
             f"kubernetes.gpus: a pod has {gpus} cards, but the engine spans {parallel} "
             "(engine.options.tensor_parallel_size times pipeline_parallel_size)"
         )
+    if gpus > parallel and job.engine.kind != "fake":
+        raise JobError(
+            f"kubernetes.gpus: a pod has {gpus} cards and one engine, which spans {parallel}: the "
+            "others would be paid for and idle",
+            f"Set kubernetes.gpus: {parallel}, and more kubernetes.replicas.",
+        )
     times_of = max(gpus, 1)
     memory = settings.memory_per_gpu or _twice_the_card(settings, gpus, card_bytes)
     shape = PodShape(

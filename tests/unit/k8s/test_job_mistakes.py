@@ -48,6 +48,10 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("set twice", {"env": {"HF_HOME": "/a"}, "secret_env": {"HF_HOME": "a/b"}}, "env and secret_env both set HF_HOME"),
     ("key of a Secret", {"secret_env": {"HF_TOKEN": "hub/a/b"}}, "kubernetes.secret_env: "),
     ("kind of card as people say it", {"gpu_products": ["NVIDIA L4"]}, "'NVIDIA L4' is not the value of a label"),
+    ("key of an annotation", {"annotations": {"a b": "c"}}, "kubernetes.annotations: "),
+    ("key of a taint", {"tolerations": [{"key": "a b", "operator": "Exists"}]}, "kubernetes.tolerations.0.key: "),
+    ("resource", {"gpu_resource": "nvidia com/gpu"}, "kubernetes.gpu_resource: "),
+    ("folder of a node", {"volumes": [{"path": "/m", "host_path": "data"}]}, "kubernetes.volumes.0.host_path: "),
     ("a name for hosts", {"mode": "ray", "name": "2026-reviews"}, "begin with a letter"),
     ("secret without key", {"secret_env": {"HF_TOKEN": "hub"}}, "kubernetes.secret_env: "),
     ("two sources", {"volumes": [{"path": "/m", "claim": "a", "host_path": "/b"}]}, "kubernetes.volumes.0: "),
@@ -68,6 +72,13 @@ ELSEWHERE: list[tuple[dict[str, Any], str]] = [
     ({"run.engines_per_gpu": 2}, "run.engines_per_gpu: "),
     ({"engine.options": {"tensor_parallel_size": 4}}, "kubernetes.gpus: a pod has 1 cards"),
     ({"kubernetes.gpus": None}, "hardware.gpu is missing"),
+    (
+        {"kubernetes.gpus": 8, "engine.options": {"tensor_parallel_size": 4}},
+        "one engine, which spans 4",
+    ),
+    ({"kubernetes.gpus": 2, "task": "embed"}, "one engine, which spans 1"),
+    ({"engine.kind": "openai"}, "an endpoint's clients use no card"),
+    ({"run.executor": "ray"}, "run.executor: ray: the pods of an Indexed Job use no Ray"),
     ({"model.adapters": {"a": "/adapters/a"}}, "model.adapters.a: pods cannot see"),
     ({"model.adapters": {"a": "./a"}}, "model.adapters.a: pods cannot see"),
     ({"model.name": None}, "no model is given"),
@@ -80,7 +91,10 @@ ELSEWHERE: list[tuple[dict[str, Any], str]] = [
         "a secret does not belong in a URL",
     ),
     ({"load": [{"to": "qdrant://db/t"}]}, "load: task: generate makes no vectors"),
-    ({"engine": {"kind": "openai", "options": {"api_key": "sk-1"}}}, "api_key"),
+    (
+        {"engine": {"kind": "openai", "options": {"api_key": "sk-1"}}, "kubernetes.gpus": None},
+        "api_key",
+    ),
 ]
 
 
