@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,9 +184,11 @@ def doubts(
         if _missing(cluster, kind, name):
             doubtful.append(Doubt(f"kubernetes.{field}: there is no {kind} {name}", blocks=True))
     for volume in workload.settings.all_volumes:
-        if volume.claim and (claim := cluster.get("PersistentVolumeClaim", volume.claim)):
-            doubt = preflight.claim_doubt(claim, writes=not volume.read_only, pods=workload.pods)
-            doubtful += [doubt] if doubt else []
+        if volume.claim:
+            look(
+                f"the claim {volume.claim}",
+                partial(preflight.volume_doubts, volume, cluster.get, workload.pods),
+            )
     return doubtful
 
 
@@ -228,11 +231,7 @@ def submit(cluster: Cluster, found: Sequence[Manifest], job: Job) -> list[str]:
 
 
 def delete(cluster: Cluster, job: Job) -> list[str]:
-    """Remove all objects of a job. What is committed stays in the run directory.
-
-    Raises:
-        JobError: another job has its name.
-    """
+    """Remove all objects of a job; JobError if another has its name. The run directory stays."""
     found = []
     _mains(cluster, job)
     for kind in _KINDS:

@@ -166,6 +166,16 @@ def test_what_may_not_be_looked_at_is_no_hindrance(cluster: StandIn, tmp_path: P
     ]
 
 
+def test_a_claim_that_may_not_be_looked_at_is_no_hindrance(
+    cluster: StandIn, tmp_path: Path
+) -> None:
+    cluster.refusals["GET", "api/v1/persistentvolumeclaims"] = (403, "claims are forbidden")
+    claims = [{"path": "/runs", "claim": "runs"}]
+    path = job_file(tmp_path, {"kubernetes.volumes": claims, "run.dir": "/runs/{name}"})
+    sent, _ = call("submit", path)
+    assert any("the claim runs cannot be looked at" in note for note in sent["notes"])
+
+
 def test_a_namespace_that_is_not_there(cluster: StandIn, tmp_path: Path) -> None:
     answer, _ = call("submit", job_file(tmp_path, {"kubernetes.namespace": "btach"}), exit_code=2)
     assert "kubernetes.namespace: there is no btach" in answer["error"]["message"]

@@ -110,7 +110,8 @@ def with_metrics(workload: Workload, template: Manifest) -> Manifest:
     head = template["metadata"]
     head["annotations"] = {**found, **head.get("annotations", {})}
     container = template["spec"]["containers"][0]
-    container.setdefault("ports", []).append({"name": "metrics", "containerPort": port})
+    # Not "metrics": KubeRay would take it for the port of Ray's own.
+    container.setdefault("ports", []).append({"name": "run-metrics", "containerPort": port})
     return template
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from batchwright.config.job import Job
+from batchwright.config.kubernetes import Volume
 from batchwright.core.errors import BatchwrightError
 from batchwright.k8s.problems import Manifest, pod_templates
 from batchwright.k8s.quantity import parse_quantity
@@ -278,6 +279,15 @@ def referenced(workload: Workload) -> list[tuple[str, str, str]]:
     ]
     found += [(kind, name, field) for kind, name, field in named if name]
     return list(dict.fromkeys(found))
+
+
+def volume_doubts(
+    volume: Volume, get: Callable[[str, str], Manifest | None], pods: int
+) -> list[Doubt]:
+    """What speaks against a volume that is a claim; `get` fetches an object by kind and name."""
+    claim = get("PersistentVolumeClaim", volume.claim) if volume.claim else None
+    doubt = claim_doubt(claim, writes=not volume.read_only, pods=pods) if claim else None
+    return [doubt] if doubt else []
 
 
 def claim_doubt(claim: Manifest, *, writes: bool, pods: int) -> Doubt | None:

@@ -119,7 +119,7 @@ def test_hami_dra_and_kueue_are_one_line_each() -> None:
     assert head["annotations"]["kueue.x-k8s.io/job-min-parallelism"] == "2"
 
 
-METRICS = {"name": "metrics", "containerPort": 9400}
+METRICS = {"name": "run-metrics", "containerPort": 9400}
 
 
 def has_metrics(pod: dict[str, Any]) -> bool:
