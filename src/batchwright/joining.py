@@ -38,7 +38,8 @@ class Attended:
     Attributes:
         counts: of the whole run.
         summary: how it ended, if this worker wrote the results.
-        many_failed: whether more rows are without an answer than `run.max_failed` allows.
+        many_failed: whether more rows are without an answer than `run.max_failed` allows. Every worker
+            says so: the one that wrote the results may not live to do it.
     """
 
     counts: Counts

@@ -52,13 +52,12 @@ def worker(
         if role is not None and metrics_port is not None:
             raise JobError("--metrics-port is for a worker that does all that a run needs",
                            "Leave --role out, or give the port to `batchwright run`.")  # fmt: skip
+        place, job = _place_and_job(source, run_dir, settings or [])
         if role is not None:
-            place, _ = _place_and_job(source, run_dir, settings or [])
             roles.attend(place, role, name or new_worker_name(role), stop)
             return
         from batchwright.joining import work
 
-        place, job = _place_and_job(source, run_dir, settings or [])
         name = name or new_worker_name("worker")
         port = metrics_port or (None if job is None else job.run.metrics_port)
         # Of the run, each of its workers knows the same; of the others' readings, theirs.
@@ -70,7 +69,6 @@ def worker(
             render.show_summary(ended.summary, as_json=as_json)
         else:
             render.show_complete(place, ended.counts, as_json=as_json)
-        # Each of them says so: the one that wrote the results may not live to do it.
         leave(ended.many_failed)
 
 
