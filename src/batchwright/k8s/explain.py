@@ -235,6 +235,8 @@ def _ended(ended: Manifest) -> tuple[str, str]:
     state, words = _EXITS.get(int(code or 0), ("failed", f"exit code {code}"))
     if code == 75 and "engine" in said:
         state, words = "failed", "the engine failed to start or died"
+    if code == 75 and "the hub does not give it" in said:
+        state, words = "failed", "the model cannot be fetched now, and another pod will try"
     return state, f"{words}: {said}" if said else words
 
 

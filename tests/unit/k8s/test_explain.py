@@ -8,6 +8,7 @@ import pytest
 
 from batchwright.k8s.explain import pod_state
 from batchwright.k8s.standing import indexes, job_state, standing
+from batchwright.tokens.files import not_reachable
 from tests.support import recorded_pods as recorded
 
 NO_CARDS = (
@@ -66,6 +67,8 @@ ENDED: list[tuple[str, Any, str, str]] = [
     ("memory", recorded.ended("p", 137, reason="OOMKilled"), "failed", "killed for memory: raise kubernetes.memory_per_gpu"),
     ("engine", recorded.ended("p", 75, LOG), "failed",
      "the engine failed to start or died: the engine cannot be started: CUDA out of memory Lower engine.options"),
+    ("hub", recorded.ended("p", 75, f"error: {not_reachable('a/b', ConnectionError('no route'))}\n"), "failed",
+     "the model cannot be fetched now, and another pod will try: a/b is no folder here, and the hub does not give it: no route"),
     ("stopped", recorded.ended("p", 75, "stopped: stopped"), "stopped", "it stopped and can go on"),
     ("job file", recorded.ended("p", 2, "error: unknown key runn"), "failed", "the job file is wrong: unknown key runn"),
     ("input", recorded.ended("p", 3, "error: no rows in the input"), "failed", "the input cannot be used"),
