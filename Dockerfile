@@ -18,11 +18,12 @@ FROM ${VLLM_IMAGE}
 ARG RAY_VERSION=""
 ARG EXTRAS="http,media,audio"
 # One layer, and only what vLLM's image lacks: pip leaves alone what is there and will do. The last
-# line fails the build if something that vLLM needs was changed all the same.
+# line fails the build if something that vLLM needs was changed all the same. Ray needs `default`:
+# without it there is no dashboard, which takes the jobs of KubeRay and answers its probes.
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
     export PIP_BREAK_SYSTEM_PACKAGES=1 \
     && python3 -m pip install --no-cache-dir "$(echo /dist/*.whl)[${EXTRAS}]" \
-       ${RAY_VERSION:+"ray[data]==${RAY_VERSION}"} \
+       ${RAY_VERSION:+"ray[data,default]==${RAY_VERSION}"} \
     && mkdir --parents /home/batchwright \
     && chown 1000:1000 /home/batchwright \
     && batchwright --version \

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from batchwright.config.job import Job
 from batchwright.core.errors import BatchwrightError, Forbidden, JobError, StorageError
 from batchwright.core.records import Receipt
 from batchwright.equip.choosing import with_engine
+from batchwright.equip.elsewhere import check_elsewhere
 from batchwright.k8s import preflight
 from batchwright.k8s.client import Cluster
 from batchwright.k8s.explain import PodState
@@ -24,11 +26,11 @@ from batchwright.k8s.reach import check_job
 from batchwright.k8s.render import MAIN_KINDS, manifests
 from batchwright.k8s.rules import problems_of
 from batchwright.k8s.schema import schema_problems
-from batchwright.k8s.standing import Standing, standing
+from batchwright.k8s.standing import Standing, refuse_another, standing
 from batchwright.k8s.workload import CONFIG_DIR, Workload, make_workload, object_name
 from batchwright.plan.gpus import find_gpu
 from batchwright.rundir.locations import Location
-from batchwright.rundir.manifest import existing_run
+from batchwright.rundir.manifest import existing_run, run_if_there
 from batchwright.rundir.state import Counts, read_state
 from batchwright.rundir.storage import Storage
 
@@ -77,6 +79,7 @@ def render(
         JobError: with the name of each field that would not work in pods.
     """
     check_job(job)
+    check_elsewhere(job)
     parallel = _given_parallel(job) or _planned_parallel(job, run_dir, stop, say)
     job, files = _with_files(job)
     count = job.hardware.count // parallel if job.hardware.gpu else None
@@ -155,10 +158,12 @@ def _with_files(job: Job) -> tuple[Job, dict[str, str]]:
 # --- sending ------------------------------------------------------------------------------------
 
 
-def doubts(cluster: Cluster, workload: Workload, found: Sequence[Manifest]) -> list[Doubt]:
-    """What speaks against sending a job, by what the cluster lets us see."""
+def doubts(
+    cluster: Cluster, workload: Workload, found: Sequence[Manifest], job: Job, run_dir: Location
+) -> list[Doubt]:
+    """What speaks against sending a job, by what the cluster and the run directory let us see."""
     pods = preflight.needed(found)
-    doubtful: list[Doubt] = []
+    doubtful: list[Doubt] = preflight.budget_doubts(job, lambda: run_if_there(run_dir) is not None)
 
     def look(what: str, see: Callable[[], Iterable[Doubt]]) -> None:
         try:
@@ -168,15 +173,22 @@ def doubts(cluster: Cluster, workload: Workload, found: Sequence[Manifest]) -> l
 
     if _missing(cluster, "Namespace", cluster.namespace):
         return [Doubt(f"kubernetes.namespace: there is no {cluster.namespace}", blocks=True)]
-    look("the quota", lambda: preflight.quota_doubts(pods, cluster.find("ResourceQuota")))
+    look(
+        "the quota",
+        lambda: preflight.quota_doubts(
+            pods, cluster.find("ResourceQuota"), workload.settings.priority_class
+        ),
+    )
     look("the nodes", lambda: preflight.node_doubts(workload, cluster.find("Node")))
     for kind, name, field in preflight.referenced(workload):
         if _missing(cluster, kind, name):
             doubtful.append(Doubt(f"kubernetes.{field}: there is no {kind} {name}", blocks=True))
     for volume in workload.settings.all_volumes:
-        if volume.claim and (claim := cluster.get("PersistentVolumeClaim", volume.claim)):
-            doubt = preflight.claim_doubt(claim, writes=not volume.read_only, pods=workload.pods)
-            doubtful += [doubt] if doubt else []
+        if volume.claim:
+            look(
+                f"the claim {volume.claim}",
+                partial(preflight.volume_doubts, volume, cluster.get, workload.pods),
+            )
     return doubtful
 
 
@@ -188,7 +200,7 @@ def _missing(cluster: Cluster, kind: str, name: str) -> bool:
         return False
 
 
-def submit(cluster: Cluster, found: Sequence[Manifest]) -> list[str]:
+def submit(cluster: Cluster, found: Sequence[Manifest], job: Job) -> list[str]:
     """Create every object, or none.
 
     The server is asked first whether it would take each. What the Job needs is there before it,
@@ -200,6 +212,7 @@ def submit(cluster: Cluster, found: Sequence[Manifest]) -> list[str]:
     Raises:
         JobError: the server refuses one; those that were made already are removed again.
     """
+    _mains(cluster, job)
     for manifest in found:
         cluster.create(manifest, dry_run=True)
     made: list[Manifest] = []
@@ -218,8 +231,9 @@ def submit(cluster: Cluster, found: Sequence[Manifest]) -> list[str]:
 
 
 def delete(cluster: Cluster, job: Job) -> list[str]:
-    """Remove all objects of a job. What is committed stays in the run directory."""
+    """Remove all objects of a job; JobError if another has its name. The run directory stays."""
     found = []
+    _mains(cluster, job)
     for kind in _KINDS:
         for one in cluster.find(kind, _selector(job)):
             name = one["metadata"]["name"]
@@ -233,9 +247,7 @@ def delete(cluster: Cluster, job: Job) -> list[str]:
 
 def look(cluster: Cluster, job: Job) -> Standing:
     """How the job stands in the cluster. Raises JobError if there is none."""
-    mains = [
-        {**one, "kind": kind} for kind in MAIN_KINDS for one in cluster.find(kind, _selector(job))
-    ]
+    mains = _mains(cluster, job)
     pods = cluster.find("Pod", _selector(job))
     if not mains and not pods:
         raise JobError(
@@ -243,6 +255,15 @@ def look(cluster: Cluster, job: Job) -> Standing:
             "It was never sent, or it is finished and kubernetes.ttl_s is over.",
         )
     return standing(mains, pods, cluster.find("Event"))
+
+
+def _mains(cluster: Cluster, job: Job) -> list[Manifest]:
+    """What carries the job. Raises JobError if another job has its name."""
+    mains = [
+        {**one, "kind": kind} for kind in MAIN_KINDS for one in cluster.find(kind, _selector(job))
+    ]
+    refuse_another(mains, job.run.dir.replace("{name}", job.name))
+    return mains
 
 
 def run_progress(run_dir: Location) -> tuple[RunProgress | None, str]:

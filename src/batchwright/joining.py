@@ -38,10 +38,13 @@ class Attended:
     Attributes:
         counts: of the whole run.
         summary: how it ended, if this worker wrote the results.
+        many_failed: whether more rows are without an answer than `run.max_failed` allows. Every worker
+            says so: the one that wrote the results may not live to do it.
     """
 
     counts: Counts
     summary: Summary | None
+    many_failed: bool
 
 
 def work(
@@ -75,7 +78,8 @@ def work(
             raise overseer.error or stopped from None
     summary = deliver(storage, manifest, running, name, stop)
     load_rest(storage, manifest, running, stop)
-    return Attended(read_state(storage).counts(), summary)
+    counts = read_state(storage).counts()
+    return Attended(counts, summary, counts.share_without_answer > running.run.max_failed)
 
 
 def open_run(

@@ -73,6 +73,21 @@ def test_a_job_is_sent_whole_and_goes_whole(cluster: StandIn, tmp_path: Path) ->
     assert call("delete", path)[0]["removed"] == []
 
 
+def test_a_job_of_the_same_name_is_left_to_its_owner(cluster: StandIn, tmp_path: Path) -> None:
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    theirs.mkdir()
+    mine.mkdir()
+    path = job_file(theirs)
+    call("submit", path)
+    mine_too = job_file(mine, {"run.dir": "s3://mine/{name}"})
+    for command in ("submit", "status", "logs", "delete"):
+        answer, _ = call(command, mine_too, exit_code=2)
+        assert "another job: its run directory is s3://runs/reviews" in answer["error"]["message"]
+        assert "s3://mine/reviews" in answer["error"]["message"]
+    assert cluster.names(JOBS) == ["reviews"]
+    assert call("delete", path)[0]["removed"]
+
+
 def test_what_the_server_refuses_leaves_nothing_behind(cluster: StandIn, tmp_path: Path) -> None:
     path = job_file(tmp_path)
     cluster.refusals["POST", JOBS] = (422, 'Job.batch "reviews" is invalid: spec: Required value')
@@ -115,6 +130,33 @@ def test_a_job_that_could_not_run_is_not_sent_unless_forced(
     assert call("submit", path, "--force")[0]["created"]
 
 
+def test_a_queue_is_found_whatever_version_of_kueue_there_is(
+    cluster: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = job_file(tmp_path, {"kubernetes.queue": "spot"})
+    answer, _ = call("submit", path, exit_code=2)
+    assert "kubernetes.queue: there is no LocalQueue spot" in answer["error"]["message"]
+    for version in ("v1beta1", "v1beta2"):
+        kind = f"apis/kueue.x-k8s.io/{version}/localqueues"
+        with monkeypatch.context() as there:
+            there.setattr(stand_in_cluster, "KNOWN", stand_in_cluster.KNOWN | {kind})
+            cluster.put(kind, {"metadata": {"name": "spot"}})
+            assert call("submit", path)[0]["created"]
+            call("delete", path)
+
+
+def test_a_budget_without_a_pilot_is_told_before_pods_wait_for_cards(
+    cluster: StandIn, tmp_path: Path
+) -> None:
+    path = job_file(
+        tmp_path,
+        {"plan": {"max_hours": 3}, "run.dir": "/runs/{name}",
+         "kubernetes.volumes": [{"path": "/runs", "host_path": "/runs", "shared": True}]},
+    )  # fmt: skip
+    sent, _ = call("submit", path)
+    assert any("need a pilot, which the pods do not make" in note for note in sent["notes"])
+
+
 def test_what_may_not_be_looked_at_is_no_hindrance(cluster: StandIn, tmp_path: Path) -> None:
     cluster.refusals["GET", NODES] = (403, "nodes is forbidden: User cannot list resource nodes")
     sent, _ = call("submit", job_file(tmp_path))
@@ -122,6 +164,16 @@ def test_what_may_not_be_looked_at_is_no_hindrance(cluster: StandIn, tmp_path: P
         "the nodes cannot be looked at: the cluster does not allow it: nodes is forbidden: User "
         "cannot list resource nodes"
     ]
+
+
+def test_a_claim_that_may_not_be_looked_at_is_no_hindrance(
+    cluster: StandIn, tmp_path: Path
+) -> None:
+    cluster.refusals["GET", "api/v1/persistentvolumeclaims"] = (403, "claims are forbidden")
+    claims = [{"path": "/runs", "claim": "runs"}]
+    path = job_file(tmp_path, {"kubernetes.volumes": claims, "run.dir": "/runs/{name}"})
+    sent, _ = call("submit", path)
+    assert any("the claim runs cannot be looked at" in note for note in sent["notes"])
 
 
 def test_a_namespace_that_is_not_there(cluster: StandIn, tmp_path: Path) -> None:
@@ -270,6 +322,11 @@ def test_no_kubeconfig_and_an_unknown_context(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing"))
     answer, _ = call("status", job_file(tmp_path), exit_code=2)
     assert "no cluster to talk to" in answer["error"]["message"]
+    for text in ("a: [", "hello", "- a", "contexts: 3\ncurrent-context: c"):
+        (tmp_path / "damaged").write_text(text)
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "damaged"))
+        answer, _ = call("status", job_file(tmp_path), exit_code=2)
+        assert "no cluster to talk to" in answer["error"]["message"]
 
 
 def test_render_writes_what_check_passes(tmp_path: Path) -> None:
@@ -281,6 +338,13 @@ def test_render_writes_what_check_passes(tmp_path: Path) -> None:
     assert call("check", folder)[0]["right"] == ["ConfigMap/reviews-job", "Job/reviews"]
     shown = CliRunner().invoke(app, ["k8s", "render", str(path), "--mode", "ray-deployment"])
     assert shown.stdout.count("\nkind: Deployment\n") == 2
+    (folder / "my-patch.yaml").write_text("a: b")
+    call("render", path, "-o", folder, "--mode", "ray")
+    assert sorted(one.name for one in folder.iterdir()) == [
+        "01-configmap-reviews-job.yaml", "02-rayjob-reviews.yaml", "kustomization.yaml", "my-patch.yaml",
+    ]  # fmt: skip
+    call("render", path, "-o", path / "below", exit_code=2)
+    call("render", path, "-o", folder)
     job = folder / "02-job-reviews.yaml"
     job.write_text(job.read_text().replace("restartPolicy: Never", "restartPolicy: Always"))
     answer, _ = call("check", job, exit_code=2)

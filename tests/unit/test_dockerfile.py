@@ -42,3 +42,7 @@ def test_what_the_wheel_is_built_from_is_sent_along() -> None:
     extras = re.search(r'^ARG EXTRAS="(.*)"$', TEXT, re.MULTILINE)
     assert extras
     assert set(extras[1].split(",")) <= set(project["project"]["optional-dependencies"])
+
+
+def test_ray_comes_with_the_dashboard_that_kuberay_sends_jobs_to() -> None:
+    assert re.search(r"\$\{RAY_VERSION:\+\"ray\[data,default\]==\$\{RAY_VERSION\}\"\}", TEXT)

@@ -224,3 +224,14 @@ def test_the_first_open_chunk_spares_listings(finished: Storage) -> None:
     state = read_state(finished)
     assert state.first_open == state.chunks[-1].name
     assert state.refresh_receipts() == []
+
+
+def test_each_worker_knows_that_too_many_rows_have_no_answer(tmp_path: Path) -> None:
+    rows = [*prompts(18), {"id": "a"}, {"id": "b"}]
+    write_rows(tmp_path / "data" / "rows.jsonl", rows)
+    job = small_job(tmp_path / "data", run__max_failed=0.05)
+    ended = [work(tmp_path / "run", job, name, never, threading.Event()) for name in "vw"]
+    assert [one.summary is None for one in ended] == [False, True]
+    assert [one.many_failed for one in ended] == [True, True]
+    lenient = small_job(tmp_path / "data", run__max_failed=0.1)
+    assert not work(tmp_path / "run", lenient, "x", never, threading.Event()).many_failed

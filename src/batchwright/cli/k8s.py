@@ -119,7 +119,7 @@ def submit(
         with stopping() as stop:
             workload, found = deploying.render(job, folder, stop, show.count_lines())
         cluster = deploying.cluster_of(job)
-        doubts = deploying.doubts(cluster, workload, found)
+        doubts = deploying.doubts(cluster, workload, found, job, folder)
         for doubt in doubts:
             show.say(f"{'no' if doubt.blocks else 'note'}: {doubt.message}")
         blocking = [doubt.message for doubt in doubts if doubt.blocks]
@@ -128,7 +128,7 @@ def submit(
                 "\n".join(["not even one pod could run:", *blocking]),
                 "Mend that, or send it all the same with --force.",
             )
-        made = deploying.submit(cluster, found)
+        made = deploying.submit(cluster, found, job)
         value: dict[str, Any] = {
             "created": made,
             "namespace": cluster.namespace,

@@ -81,7 +81,11 @@ def job_for_elsewhere(
     `engine.kind: auto` stays: they see the model, and choose.
     """
     job, folder = _read(source, options, settings, None)
-    return with_absolute_paths(job), folder
+    job = with_absolute_paths(job)
+    # What looks like an id of the hub may be a folder that only this machine has.
+    adapters = {name: _if_there(path) for name, path in job.model.adapters.items()}
+    model = job.model.model_copy(update={"adapters": adapters})
+    return job.model_copy(update={"model": model}), folder
 
 
 def with_absolute_paths(job: Job) -> Job:
@@ -105,6 +109,10 @@ def with_absolute_paths(job: Job) -> Job:
             "load": loads,
         }
     )
+
+
+def _if_there(path: str) -> str:
+    return _absolute(path) if Path(path).exists() else path
 
 
 def _absolute(path: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from batchwright.cli import render
 from batchwright.cli.arguments import AsJson, Dir, MetricsPort, Set, WithParent
-from batchwright.cli.ending import ending, stopping
+from batchwright.cli.ending import ending, leave, stopping
 from batchwright.cli.watching import watching
 from batchwright.core.errors import JobError
 
@@ -40,7 +40,8 @@ def worker(
     Any number of them work on the same run, start and end when they like, and need no other
     process: each prepares rows, answers chunks, and whoever sees the last row done writes the
     results. With a job file the run is created by whoever comes first. Exit codes: 0 the run is
-    complete; 75 stopped, start it again; 2 and 3 the job or the input is wrong.
+    complete; 4 the same, but more rows failed than `run.max_failed`; 75 stopped, start it again; 2
+    and 3 the job or the input is wrong.
     """
     from batchwright.rundir.ledger import new_worker_name
     from batchwright.running import roles
@@ -51,13 +52,12 @@ def worker(
         if role is not None and metrics_port is not None:
             raise JobError("--metrics-port is for a worker that does all that a run needs",
                            "Leave --role out, or give the port to `batchwright run`.")  # fmt: skip
+        place, job = _place_and_job(source, run_dir, settings or [])
         if role is not None:
-            place, _ = _place_and_job(source, run_dir, settings or [])
             roles.attend(place, role, name or new_worker_name(role), stop)
             return
         from batchwright.joining import work
 
-        place, job = _place_and_job(source, run_dir, settings or [])
         name = name or new_worker_name("worker")
         port = metrics_port or (None if job is None else job.run.metrics_port)
         # Of the run, each of its workers knows the same; of the others' readings, theirs.
@@ -69,6 +69,7 @@ def worker(
             render.show_summary(ended.summary, as_json=as_json)
         else:
             render.show_complete(place, ended.counts, as_json=as_json)
+        leave(ended.many_failed)
 
 
 def _place_and_job(

@@ -2,109 +2,34 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from batchwright.config.kubernetes_values import (
+    Annotations,
+    DnsName,
+    Environment,
+    HostPath,
+    Image,
+    Key,
+    Labels,
+    LabelValues,
+    MountPath,
+    Quantity,
+    SecretEnvironment,
+    Subdomain,
+    dns_name,
+)
 from batchwright.config.sections import Section
 
 Mode = Literal["job", "ray", "ray-deployment"]
-
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
-_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
-_QUANTITY = re.compile(r"(\d+(\.\d+)?|\.\d+)(m|k|[MGTPE]i?|Ki)?")
-_IMAGE = re.compile(
-    r"[a-z0-9]+([._-]+[a-z0-9]+)*(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
-    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
-)
-_ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OUR_MOUNTS = ("/dev/shm", "/etc/batchwright", "/tmp", "/scratch")  # noqa: S108
-_SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "ACCESS_KEY", "CREDENTIAL")
-
-
-def _dns_name(text: str, limit: int = 63) -> str:
-    if len(text) > limit or not _LABEL.fullmatch(text):
-        raise ValueError(
-            f"a name in Kubernetes has at most {limit} small letters, digits and hyphens"
-        )
-    return text
-
-
-def _subdomain(text: str) -> str:
-    if len(text) > 253 or not all(_LABEL.fullmatch(part) for part in text.split(".")):
-        raise ValueError("a name in Kubernetes has small letters, digits, hyphens and dots only")
-    return text
-
-
-def _quantity(text: str) -> str:
-    if not _QUANTITY.fullmatch(text):
-        raise ValueError("not a quantity of Kubernetes, such as 500m, 16, 64Gi or 64G (no space)")
-    return text
-
-
-def _image(text: str) -> str:
-    if text and not _IMAGE.fullmatch(text):
-        raise ValueError("not an image's name, such as registry.example/team/batchwright:0.1.0")
-    return text
-
-
-def _labels(labels: dict[str, str]) -> dict[str, str]:
-    for key, value in labels.items():
-        if len(key.rpartition("/")[2]) > 63 or not _KEY.fullmatch(key):
-            raise ValueError(f"{key} is not the key of a label")
-        if len(value) > 63 or not _VALUE.fullmatch(value):
-            raise ValueError(f"{key}: the value of a label has at most 63 letters, digits, -_.")
-    return labels
-
-
-def _environment(values: dict[str, str]) -> dict[str, str]:
-    for name in values:
-        if not _ENV.fullmatch(name):
-            raise ValueError(f"{name} is not the name of an environment variable")
-    return values
-
-
-def _plain_environment(values: dict[str, str]) -> dict[str, str]:
-    for name in _environment(values):
-        if any(word in name.upper() for word in _SECRET_WORDS):
-            raise ValueError(
-                f"{name} looks like a secret, and manifests are not secret: put it into a Secret "
-                "and name that in secret_env"
-            )
-    return values
-
-
-def _secret_references(values: dict[str, str]) -> dict[str, str]:
-    for name, reference in _environment(values).items():
-        secret, slash, key = reference.partition("/")
-        if not (slash and key):
-            raise ValueError(f"{name}: name the Secret and its key: {name}: my-secret/token")
-        _subdomain(secret)
-    return values
-
-
-def _mount_path(path: str) -> str:
-    if not path.startswith("/") or path == "/" or ":" in path:
-        raise ValueError("a mount path is absolute, and not the root")
-    place = path.rstrip("/")
-    if place in _OUR_MOUNTS or place.startswith(_OUR_MOUNTS[:2]):
-        raise ValueError("batchwright mounts something of its own there")
-    return path.rstrip("/")
-
-
-DnsName = Annotated[str, AfterValidator(_dns_name)]
-Subdomain = Annotated[str, AfterValidator(_subdomain)]
-Quantity = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_quantity)]
-Image = Annotated[str, AfterValidator(_image)]
-Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 
 
 class Toleration(Section):
     """A taint that pods put up with, in Kubernetes' own words."""
 
-    key: str | None = None
+    key: Key | None = None
     """The taint's key; none for all taints, with `operator: Exists`."""
     operator: Literal["Equal", "Exists"] = "Equal"
     """Whether the value must be the same, or the key be there."""
@@ -123,27 +48,38 @@ class Toleration(Section):
 
 
 class Volume(Section):
-    """Files that every pod sees below `path`: a claim, an image or a folder of the node."""
+    """Files below `path` of every pod: a claim, image, folder of the node, Secret or ConfigMap."""
 
-    path: Annotated[str, AfterValidator(_mount_path)]
+    path: MountPath
     """Where the pods see it."""
     claim: Subdomain | None = None
     """A PersistentVolumeClaim. Shared by several pods it needs the access mode ReadWriteMany, or
     ReadOnlyMany with `read_only`."""
     image: Image | None = None
     """An OCI image whose files are mounted, read only (Kubernetes 1.33 or newer)."""
-    host_path: str | None = None
+    host_path: HostPath | None = None
     """A folder of the node itself."""
+    secret: Subdomain | None = None
+    """A Secret, each key a file: for a variable that names a file, such as
+    `GOOGLE_APPLICATION_CREDENTIALS`."""
+    config_map: Subdomain | None = None
+    """A ConfigMap, each key a file: a company's own certificates, for instance."""
     read_only: bool = False
-    """Mount it read only; images always are."""
+    """Mount it read only; images, Secrets and ConfigMaps always are."""
     shared: bool = False
     """Of a `host_path`: every node has the same file system there (NFS, Lustre)."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> Volume:
-        if sum(source is not None for source in (self.claim, self.image, self.host_path)) != 1:
-            raise ValueError("give one of claim, image and host_path")
+        sources = (self.claim, self.image, self.host_path, self.secret, self.config_map)
+        if sum(source is not None for source in sources) != 1:
+            raise ValueError("give one of claim, image, host_path, secret and config_map")
         return self
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether nobody can write there."""
+        return self.read_only or (self.claim is None and self.host_path is None)
 
     @property
     def takes_writes_of_all(self) -> bool:
@@ -183,7 +119,7 @@ class Dra(Section):
 class Group(Section):
     """Pods of one kind of node, where there are several kinds."""
 
-    name: Annotated[str, AfterValidator(lambda text: _dns_name(text, 20))]
+    name: Annotated[str, AfterValidator(lambda text: dns_name(text, 20))]
     """Part of the pods' names."""
     replicas: Annotated[int | None, Field(ge=1, le=4096)] = None
     """Pods of this group; `kubernetes.replicas` unless given."""
@@ -191,7 +127,7 @@ class Group(Section):
     """With `max_replicas`: Ray adds and removes pods between the two."""
     max_replicas: Annotated[int | None, Field(ge=1, le=4096)] = None
     """See `min_replicas`."""
-    gpu_products: list[str] = Field(default=[])
+    gpu_products: LabelValues = Field(default=[])
     """Values of the node label `gpu_product_label`; those of the whole section unless given."""
     node_selector: Labels = Field(default={})
     """Labels that a node must have, on top of those of the whole section."""
@@ -225,7 +161,7 @@ class Kubernetes(Section):
     """Secrets with which nodes may fetch it."""
     version: Annotated[str, Field(pattern=r"^1\.\d+$", coerce_numbers_to_str=True)] = "1.34"
     """The cluster's version; manifests are checked against its schemas."""
-    name: Annotated[str | None, AfterValidator(lambda text: text and _dns_name(text, 40))] = None
+    name: Annotated[str | None, AfterValidator(lambda text: text and dns_name(text, 40))] = None
     """Name of the objects; made of the job's name unless given."""
     namespace: DnsName = "default"
     """Where they live."""
@@ -242,11 +178,11 @@ class Kubernetes(Section):
     """Kinds of nodes, each with its own pods; one group without a name unless given."""
     gpus: Annotated[int | None, Field(ge=0, le=16)] = None
     """Cards per pod. Unset: the engine's tensor times pipeline parallel size; 0 for an endpoint."""
-    gpu_resource: str = "nvidia.com/gpu"
+    gpu_resource: Key = "nvidia.com/gpu"
     """What the cards are called as a resource of the nodes."""
-    gpu_products: list[str] = Field(default=[])
+    gpu_products: LabelValues = Field(default=[])
     """Values of the node label `gpu_product_label` that will do, such as `NVIDIA-H100-80GB-HBM3`."""
-    gpu_product_label: str = "nvidia.com/gpu.product"
+    gpu_product_label: Key = "nvidia.com/gpu.product"
     """The label in which nodes tell their kind of card."""
     cpu_per_gpu: Quantity = "8"
     """Processor cores per card (of the pod if it has none): 8 to 16 keep a card busy."""
@@ -258,20 +194,25 @@ class Kubernetes(Section):
     """Disk of the node to ask for: models without a `model_cache`, logs, temporary files. Unset:
     as much as the node has left."""
     node_selector: Labels = Field(default={})
-    """Labels that a node must have."""
+    """Labels that a node must have. Pods that compute nothing (Ray's head, the driver) keep to those
+    about the processor, the system, the zone and the region only."""
     tolerations: list[Toleration] = Field(default=[])
-    """Taints that the pods put up with."""
+    """Taints that all pods put up with. Pods with cards put up with `nvidia.com/gpu` and
+    `gpu_resource` anyway."""
     priority_class: Subdomain | None = None
     """PriorityClass of the pods."""
+    runtime_class: Subdomain | None = None
+    """RuntimeClass of the pods that have cards: `nvidia` where that is not the nodes' default (k3s,
+    RKE2)."""
     service_account: Subdomain | None = None
     """ServiceAccount of the pods, for instance one that may read a bucket."""
     model_cache: Volume | None = None
     """Where models are kept from one pod to the next; `HF_HOME` is set to it."""
     volumes: list[Volume] = Field(default=[])
     """More files that the pods see."""
-    env: Annotated[dict[str, str], AfterValidator(_plain_environment)] = Field(default={})
+    env: Environment = Field(default={})
     """Environment variables."""
-    secret_env: Annotated[dict[str, str], AfterValidator(_secret_references)] = Field(default={})
+    secret_env: SecretEnvironment = Field(default={})
     """Environment variables from Secrets: `HF_TOKEN: hub/token` is the key `token` of `hub`."""
     env_from_secrets: list[Subdomain] = Field(default=[])
     """Secrets of which every key becomes an environment variable."""
@@ -300,7 +241,7 @@ class Kubernetes(Section):
     """The image's version of Ray, for KubeRay."""
     labels: Labels = Field(default={})
     """More labels for every object."""
-    annotations: dict[str, str] = Field(default={})
+    annotations: Annotations = Field(default={})
     """Annotations of the pods."""
 
     @model_validator(mode="after")
@@ -313,6 +254,9 @@ class Kubernetes(Section):
             raise ValueError("max_replicas needs mode: ray; an Indexed Job has a fixed size")
         if elastic and self.queue:
             raise ValueError("max_replicas does not go with queue: Kueue admits a fixed size")
+        twice = sorted(set(self.env) & set(self.secret_env))
+        if twice:
+            raise ValueError(f"env and secret_env both set {twice[0]}")
         for names, what in (
             ([group.name for group in self.groups], "groups: two have the same name"),
             ([volume.path for volume in self.all_volumes], "volumes: two have the same path"),

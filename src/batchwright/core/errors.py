@@ -5,6 +5,7 @@ BatchwrightError                exit  what happened
 │   ├── ResumeRefused              2  the run directory holds another job
 │   ├── TimesLost                  2  a pilot's times were lost when its worker was killed
 │   ├── MissingExtra               2  an optional package is not installed
+│   ├── HubUnreachable            75  the hub does not answer, which has the model that is named
 │   └── Forbidden                  2  the cluster does not allow it to this account
 ├── InputError                     3  the input cannot be used at all
 ├── TooManyFailures                3  so many rows fail that the job itself must be wrong
@@ -68,6 +69,15 @@ class TimesLost(JobError):
 
 class MissingExtra(JobError):
     """An optional package is not installed; the hint is the pip line."""
+
+
+class HubUnreachable(JobError):
+    """The model is not on this machine, and the hub does not answer: it may do so later.
+
+    The name may also be wrong, so it is a JobError; but no other machine must be stopped for it.
+    """
+
+    exit_code = 75
 
 
 class Forbidden(JobError):

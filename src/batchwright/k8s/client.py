@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import yaml
+
 from batchwright.core.errors import (
     BatchwrightError,
     ClusterError,
@@ -32,6 +34,7 @@ class _Place:
     group: str
     plural: str
     namespaced: bool = True
+    older: str = ""
 
 
 _PLACES = {
@@ -51,7 +54,10 @@ _PLACES = {
     "ResourceClaimTemplate": _Place("apis/resource.k8s.io/v1", "resourceclaimtemplates"),
     "DeviceClass": _Place("apis/resource.k8s.io/v1", "deviceclasses", namespaced=False),
     "PriorityClass": _Place("apis/scheduling.k8s.io/v1", "priorityclasses", namespaced=False),
-    "LocalQueue": _Place("apis/kueue.x-k8s.io/v1beta1", "localqueues"),
+    "RuntimeClass": _Place("apis/node.k8s.io/v1", "runtimeclasses", namespaced=False),
+    "LocalQueue": _Place(
+        "apis/kueue.x-k8s.io/v1beta2", "localqueues", older="apis/kueue.x-k8s.io/v1beta1"
+    ),
 }
 
 
@@ -104,7 +110,10 @@ class Cluster:
     def has(self, kind: str, name: str) -> bool:
         """Whether there is such an object. Its content stays where it is: it may be a Secret."""
         accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-        return self._if_there("GET", self._path(kind, name), {}, None, accept) is not None
+        path, place = self._path(kind, name), _PLACES[kind]
+        # A server of another version of the operator serves the same objects at another path.
+        paths = [path, path.replace(place.group, place.older)] if place.older else [path]
+        return any(self._if_there("GET", one, {}, None, accept) is not None for one in paths)
 
     def find(self, kind: str, selector: str = "") -> list[Manifest]:
         """All objects of a kind, with these labels; none if the cluster does not know the kind."""
@@ -244,9 +253,11 @@ def _connect(context: str | None) -> Any:
                 context=context,
                 client_configuration=configuration,
             )
-    except (ConfigException, OSError) as error:
+    except (ConfigException, OSError, yaml.YAMLError, TypeError, ValueError) as error:
+        # The client takes any file for a kubeconfig, and falls over what it finds in it.
+        why = " ".join(str(error).split())
         raise JobError(
-            f"no cluster to talk to: {error}",
+            f"no cluster to talk to: {why}",
             "Set KUBECONFIG, or name one of its contexts: kubernetes.context.",
         ) from error
     return kubernetes.client.ApiClient(configuration)

@@ -67,6 +67,8 @@ def _state(pod: Manifest, events: Sequence[Manifest]) -> tuple[str, str]:
         return "done", ""
     if phase == "Failed":
         return _failed(status)
+    if pod["metadata"].get("deletionTimestamp"):
+        return "stopped", "it is being ended (for long: its node does not answer)"
     container = _container(status)
     waiting = (container.get("state") or {}).get("waiting") or {}
     if phase == "Running" and not waiting:
@@ -124,10 +126,20 @@ def _image(message: str, reason: str) -> str:
     return f"the image cannot be fetched: {message or reason}"
 
 
+def _key_of(resource: str) -> str:
+    """Where the job file says how much of it a pod asks for."""
+    keys = {
+        "cpu": " (kubernetes.cpu_per_gpu)",
+        "memory": " (kubernetes.memory_per_gpu)",
+        "ephemeral-storage": " (kubernetes.ephemeral_storage)",
+    }
+    return keys.get(resource, "")
+
+
 # Parts of the scheduler's sentence, and what each means for the job file.
 _REASONS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"(\d+) Insufficient (\S+/(?:gpu|mig-)[^\s,]*?)(?=[.,]?(?:\s|$))", lambda it: f"{it[1]} nodes have too few free cards ({it[2]})"),
-    (r"(\d+) Insufficient ([^\s,]+?)(?=[.,]?(?:\s|$))", lambda it: f"{it[1]} nodes have too little free {it[2]}"),
+    (r"(\d+) Insufficient ([^\s,]+?)(?=[.,]?(?:\s|$))", lambda it: f"{it[1]} nodes have too little free {it[2]}{_key_of(it[2])}"),
     (r"(\d+) node\(s\) didn't match Pod's node affinity/selector",
      lambda it: f"{it[1]} nodes are not of the wanted kind (kubernetes.gpu_products, node_selector)"),
     (r"(\d+) node\(s\) had untolerated taint(?:\(s\)|s)? ?\{([^}]*)\}",
@@ -223,6 +235,8 @@ def _ended(ended: Manifest) -> tuple[str, str]:
     state, words = _EXITS.get(int(code or 0), ("failed", f"exit code {code}"))
     if code == 75 and "engine" in said:
         state, words = "failed", "the engine failed to start or died"
+    if code == 75 and "the hub does not give it" in said:
+        state, words = "failed", "the model cannot be fetched now, and another pod will try"
     return state, f"{words}: {said}" if said else words
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchwright.k8s.pod import CONTAINER, Manifest, metadata, pod_template, with_metrics
+from batchwright.k8s.pod import CONTAINER, RUN_DIR, Manifest, metadata, pod_template, with_metrics
 from batchwright.k8s.workload import JOB_FILE, PodGroup, Workload
 
 # Of `core.errors`: 2 and 3 say that the job is wrong, whatever pod runs it; 4 that it is finished
@@ -27,13 +27,13 @@ def job_name(workload: Workload, group: PodGroup) -> str:
 def main_metadata(workload: Workload, name: str, least: int | None = None) -> Manifest:
     """Metadata of an object that a queue admits."""
     settings = workload.settings
-    head = metadata(workload, name)
+    head = metadata(workload, name, annotations={RUN_DIR: workload.run_dir})
     if settings.queue:
         head["labels"]["kueue.x-k8s.io/queue-name"] = settings.queue
     if settings.queue_priority:
         head["labels"]["kueue.x-k8s.io/priority-class"] = settings.queue_priority
     if settings.queue and least is not None:
-        head["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": str(least)}
+        head["annotations"]["kueue.x-k8s.io/job-min-parallelism"] = str(least)
     return head
 
 

@@ -12,6 +12,9 @@ JOB_LABEL = "batchwright/job"
 ROLE_LABEL = "batchwright/role"
 GROUP_LABEL = "batchwright/group"
 
+# Two jobs may have one name: which of them an object belongs to, its run directory says.
+RUN_DIR = "batchwright/run-dir"
+
 CONTAINER = "batchwright"
 SCRATCH = "/scratch"
 
@@ -22,6 +25,9 @@ TINY = PodShape(gpus=0, cpu="500m", memory="1Gi", shm="64Mi")
 SMALL = PodShape(gpus=0, cpu="2", memory="8Gi", shm="2Gi")
 
 Manifest = dict[str, Any]
+
+# What a namespace with restricted Pod Security wants of every container.
+UNPRIVILEGED: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 def labels(workload: Workload, role: str = "", group: str = "") -> dict[str, str]:
@@ -58,6 +64,7 @@ def pod_template(
     shape: PodShape | None = None,
     restart: str | None = "Never",
     read_only_root: bool = True,
+    token: bool = False,
 ) -> Manifest:
     """A pod.
 
@@ -69,12 +76,15 @@ def pod_template(
         shape: other resources than the workload's.
         restart: the restart policy; None if an operator gives it.
         read_only_root: whether the container's own file system is read only.
+        token: whether it speaks to the API server, even if no account is named.
     """
     settings, shape = workload.settings, shape or workload.shape
     spec: Manifest = {"restartPolicy": restart} if restart else {}
     spec["terminationGracePeriodSeconds"] = workload.grace_s
-    spec |= _identity(settings)
-    spec |= _placement(settings, group) if group else {}
+    spec |= _identity(settings, token=token)
+    spec |= _placement(settings, group or workload.anywhere)
+    if settings.runtime_class and shape.gpus:
+        spec["runtimeClassName"] = settings.runtime_class
     if settings.dra and shape.gpus:
         spec["resourceClaims"] = [
             {"name": "gpu", "resourceClaimTemplateName": f"{workload.name}-gpu"}
@@ -100,11 +110,12 @@ def with_metrics(workload: Workload, template: Manifest) -> Manifest:
     head = template["metadata"]
     head["annotations"] = {**found, **head.get("annotations", {})}
     container = template["spec"]["containers"][0]
-    container.setdefault("ports", []).append({"name": "metrics", "containerPort": port})
+    # Not "metrics": KubeRay would take it for the port of Ray's own.
+    container.setdefault("ports", []).append({"name": "run-metrics", "containerPort": port})
     return template
 
 
-def _identity(settings: Kubernetes) -> Manifest:
+def _identity(settings: Kubernetes, *, token: bool) -> Manifest:
     found: Manifest = {
         "securityContext": {
             "runAsNonRoot": True,
@@ -116,8 +127,8 @@ def _identity(settings: Kubernetes) -> Manifest:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "enableServiceLinks": False,
-        # Only who names an account has a use for its token.
-        "automountServiceAccountToken": settings.service_account is not None,
+        # Only who names an account has a use for its token, and Ray's autoscaler.
+        "automountServiceAccountToken": token or settings.service_account is not None,
     }
     if settings.service_account:
         found["serviceAccountName"] = settings.service_account
@@ -169,11 +180,7 @@ def _container(
     if settings.env_from_secrets:
         container["envFrom"] = [{"secretRef": {"name": name}} for name in settings.env_from_secrets]
     container["resources"] = _resources(settings, shape)
-    container["securityContext"] = {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": read_only_root,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    container["securityContext"] = {**UNPRIVILEGED, "readOnlyRootFilesystem": read_only_root}
     # What a dying worker says last stands in the pod's status, where `status` finds it.
     container["terminationMessagePolicy"] = "FallbackToLogsOnError"
     container["volumeMounts"] = [
@@ -249,11 +256,15 @@ def _volume(index: int, volume: Volume) -> Manifest:
         return {"name": name, "persistentVolumeClaim": claim}
     if volume.image is not None:
         return {"name": name, "image": {"reference": volume.image, "pullPolicy": "IfNotPresent"}}
+    if volume.secret is not None:
+        return {"name": name, "secret": {"secretName": volume.secret}}
+    if volume.config_map is not None:
+        return {"name": name, "configMap": {"name": volume.config_map}}
     return {"name": name, "hostPath": {"path": volume.host_path, "type": "Directory"}}
 
 
 def _mount(index: int, volume: Volume) -> Manifest:
     mount: Manifest = {"name": f"volume-{index}", "mountPath": volume.path}
-    if volume.read_only or volume.image is not None:
+    if volume.is_read_only:
         mount["readOnly"] = True
     return mount

@@ -44,6 +44,9 @@ def _manners(spec: Manifest) -> Findings:
     security = spec.get("securityContext") or {}
     if security.get("runAsNonRoot") and security.get("runAsUser") == 0:
         yield "spec.securityContext", "runAsNonRoot, but runAsUser is 0, which is root"
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        if len(str(value)) > 63 or not _LABEL_VALUE.fullmatch(str(value)):
+            yield f"spec.nodeSelector.{key}", f"{value!r} is not the value of a label"
     for index, one in enumerate(spec.get("tolerations") or []):
         yield from _toleration(f"spec.tolerations.{index}", one)
 

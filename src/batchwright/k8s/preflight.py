@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
+from batchwright.config.job import Job
+from batchwright.config.kubernetes import Volume
+from batchwright.core.errors import BatchwrightError
 from batchwright.k8s.problems import Manifest, pod_templates
 from batchwright.k8s.quantity import parse_quantity
 from batchwright.k8s.workload import PodGroup, Workload
@@ -53,10 +56,16 @@ def _requests(template: Manifest) -> Amounts:
     return total
 
 
-def quota_doubts(pods: Sequence[tuple[int, Amounts]], quotas: Sequence[Manifest]) -> list[Doubt]:
+def quota_doubts(
+    pods: Sequence[tuple[int, Amounts]],
+    quotas: Sequence[Manifest],
+    priority_class: str | None = None,
+) -> list[Doubt]:
     """Where the namespace's quota is too small for all pods, or for any."""
     found = []
     for quota in quotas:
+        if not _counts(quota, priority_class):
+            continue
         status = quota.get("status") or {}
         hard, used = status.get("hard") or {}, status.get("used") or {}
         for name, value in hard.items():
@@ -85,10 +94,53 @@ def quota_doubts(pods: Sequence[tuple[int, Amounts]], quotas: Sequence[Manifest]
     return found
 
 
-def node_doubts(workload: Workload, nodes: Sequence[Manifest]) -> list[Doubt]:
-    """Whether there are nodes of the wanted kind, and cards enough."""
-    if not workload.shape.gpus or workload.settings.dra:
+def _counts(quota: Manifest, priority_class: str | None) -> bool:
+    """Whether a quota is about pods like ours: with requests, without a deadline of their own."""
+    spec = quota.get("spec") or {}
+    if {"BestEffort", "Terminating"} & set(spec.get("scopes") or []):
+        return False
+    chosen = (spec.get("scopeSelector") or {}).get("matchExpressions") or []
+    return all(_in_scope(one, priority_class) for one in chosen)
+
+
+def _in_scope(one: Manifest, priority_class: str | None) -> bool:
+    name, operator = one.get("scopeName"), one.get("operator")
+    if name != "PriorityClass":
+        return name in {"NotBestEffort", "NotTerminating"}
+    named = priority_class in (one.get("values") or [])
+    return {
+        "In": named,
+        "NotIn": not named,
+        "Exists": priority_class is not None,
+        "DoesNotExist": priority_class is None,
+    }.get(str(operator), True)
+
+
+def budget_doubts(job: Job, has_begun: Callable[[], bool]) -> list[Doubt]:
+    """Pods without a leader make no pilot: with a budget, each would end at once (exit code 2).
+
+    Args:
+        job: the resolved job.
+        has_begun: whether its run is there; raises BatchwrightError if that is not seen from here.
+    """
+    budget = job.plan.max_hours is not None or job.plan.max_usd is not None
+    if not budget or job.kubernetes.mode != "job":
         return []
+    message = (
+        "plan.max_hours and plan.max_usd need a pilot, which the pods do not make: run "
+        "`batchwright pilot` with this job file first, on a machine with such a card"
+    )
+    try:
+        # A folder is below a volume, which this machine may not have.
+        return [] if has_begun() else [Doubt(message, blocks="://" in job.run.dir)]
+    except BatchwrightError as error:
+        return [
+            Doubt(f"{message} (whether that was done is not seen: {error.message})", blocks=False)
+        ]
+
+
+def node_doubts(workload: Workload, nodes: Sequence[Manifest]) -> list[Doubt]:
+    """Whether there are nodes of the wanted kind, with cards, cores and memory enough."""
     found: list[Doubt] = []
     for group in workload.groups:
         found += _group_doubts(workload, group, nodes)
@@ -98,7 +150,7 @@ def node_doubts(workload: Workload, nodes: Sequence[Manifest]) -> list[Doubt]:
 def _group_doubts(
     workload: Workload, group: PodGroup, nodes: Sequence[Manifest]
 ) -> Iterator[Doubt]:
-    settings, resource = workload.settings, workload.settings.gpu_resource
+    settings = workload.settings
     whose = f"group {group.name}: " if group.name else ""
     fitting = [node for node in nodes if _fits(node, group, settings.gpu_product_label)]
     if not fitting:
@@ -107,25 +159,74 @@ def _group_doubts(
         # A node pool may be scaled to zero: nobody can tell from here.
         yield Doubt(f"{whose}no node of the wanted kind is up now{there}", blocks=False)
         return
-    cards = [
-        parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(resource, "0"))
-        or Decimal(0)
-        for node in fitting
-    ]
-    each = workload.shape.gpus
-    if max(cards) < each:
+    wanted = _wanted(workload)
+    rooms = [_pods_in(node, wanted) for node in fitting]
+    if max(rooms) == 0:
+        yield Doubt(f"{whose}{_too_small(wanted, fitting)}", blocks=True)
+    elif sum(rooms) < group.replicas:
         yield Doubt(
-            f"{whose}a pod needs {each} cards ({resource}), the largest node has {max(cards)}",
-            blocks=True,
-        )
-        return
-    room = sum(int(number) // each for number in cards)
-    if room < group.replicas:
-        yield Doubt(
-            f"{whose}the nodes that are up have room for {room} of {group.replicas} pods, if "
+            f"{whose}the nodes that are up have room for {sum(rooms)} of {group.replicas} pods, if "
             "nothing else runs there",
             blocks=False,
         )
+
+
+def _wanted(workload: Workload) -> dict[str, str]:
+    """What one pod asks of a node; devices of DRA are no resource of the node."""
+    settings, shape = workload.settings, workload.shape
+    wanted = {"cpu": shape.cpu, "memory": shape.memory}
+    if shape.gpus and not settings.dra:
+        wanted = {settings.gpu_resource: str(shape.gpus)} | wanted
+    if settings.ephemeral_storage:
+        wanted["ephemeral-storage"] = settings.ephemeral_storage
+    return wanted
+
+
+def _allocatable(node: Manifest, name: str) -> Decimal | None:
+    """What pods can have of a node; None where it does not tell, which it does of cards only."""
+    value = ((node.get("status") or {}).get("allocatable") or {}).get(name)
+    if value is None:
+        return Decimal(0) if "/" in name else None
+    return parse_quantity(value)
+
+
+def _pods_in(node: Manifest, wanted: Mapping[str, str]) -> int:
+    rooms = [
+        int(there // (parse_quantity(value) or 1))
+        for name, value in wanted.items()
+        if (there := _allocatable(node, name)) is not None
+    ]
+    return min(rooms, default=1)
+
+
+# Which key of the job file says how much of it a pod asks for.
+_KEYS = {
+    "cpu": ("cores", "cpu_per_gpu"),
+    "memory": ("memory", "memory_per_gpu"),
+    "ephemeral-storage": ("disk", "ephemeral_storage"),
+}
+
+
+def _too_small(wanted: Mapping[str, str], nodes: Sequence[Manifest]) -> str:
+    """What no node has enough of, even if it were empty."""
+    said = []
+    for name, value in wanted.items():
+        there = [_allocatable(node, name) for node in nodes]
+        most = max((one for one in there if one is not None), default=Decimal(0))
+        if None in there or most >= (parse_quantity(value) or 0):
+            continue
+        if "/" in name:
+            return f"a pod needs {value} cards ({name}), the largest node has {most}"
+        what, key = _KEYS[name]
+        said.append(f"{value} {what}, the largest node has {_short(most)} (kubernetes.{key})")
+    return (
+        f"a pod needs {'; '.join(said)}"
+        if said
+        else (
+            "no node has all at once that a pod needs: "
+            + ", ".join(f"{value} {name}" for name, value in wanted.items())
+        )
+    )
 
 
 def _labels(node: Manifest) -> dict[str, str]:
@@ -162,20 +263,31 @@ def referenced(workload: Workload) -> list[tuple[str, str, str]]:
         ("Secret", reference.partition("/")[0], f"secret_env.{variable}")
         for variable, reference in settings.secret_env.items()
     ]
-    found += [
-        ("PersistentVolumeClaim", volume.claim, "volumes")
-        for volume in settings.all_volumes
-        if volume.claim
-    ]
-    for kind, name, field in (
+    named: list[tuple[str, str | None, str]] = []
+    for volume in settings.all_volumes:
+        named += [
+            ("PersistentVolumeClaim", volume.claim, "volumes"),
+            ("Secret", volume.secret, "volumes"),
+            ("ConfigMap", volume.config_map, "volumes"),
+        ]
+    named += [
         ("PriorityClass", settings.priority_class, "priority_class"),
+        ("RuntimeClass", settings.runtime_class, "runtime_class"),
         ("ServiceAccount", settings.service_account, "service_account"),
         ("LocalQueue", settings.queue, "queue"),
-        ("DeviceClass", settings.dra and settings.dra.device_class, "dra.device_class"),
-    ):
-        if name:
-            found.append((kind, name, field))
+        ("DeviceClass", settings.dra.device_class if settings.dra else None, "dra.device_class"),
+    ]
+    found += [(kind, name, field) for kind, name, field in named if name]
     return list(dict.fromkeys(found))
+
+
+def volume_doubts(
+    volume: Volume, get: Callable[[str, str], Manifest | None], pods: int
+) -> list[Doubt]:
+    """What speaks against a volume that is a claim; `get` fetches an object by kind and name."""
+    claim = get("PersistentVolumeClaim", volume.claim) if volume.claim else None
+    doubt = claim_doubt(claim, writes=not volume.read_only, pods=pods) if claim else None
+    return [doubt] if doubt else []
 
 
 def claim_doubt(claim: Manifest, *, writes: bool, pods: int) -> Doubt | None:

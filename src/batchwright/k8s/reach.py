@@ -45,10 +45,22 @@ def _settings(job: Job) -> Found:
             "run.engines_per_gpu: a pod of an Indexed Job runs one engine",
             "For several engines on a card use kubernetes.hami.",
         )
+    if settings.mode == "job" and job.run.executor == "ray":
+        yield (
+            "run.executor: ray: the pods of an Indexed Job use no Ray",
+            "Use kubernetes.mode: ray, or leave run.executor out.",
+        )
+    if settings.gpus and job.engine.kind == "openai":
+        yield "kubernetes.gpus: an endpoint's clients use no card", "Leave it out, or set it to 0."
     if settings.mode == "ray-deployment" and settings.queue:
         yield (
             "kubernetes.queue: Kueue cannot admit Deployments and a Job as one",
             "Use mode: job or mode: ray.",
+        )
+    if settings.mode != "job" and settings.name and not settings.name[0].isalpha():
+        yield (
+            f"kubernetes.name: {settings.name}: a RayJob and a Service begin with a letter",
+            "Give another name, or leave it out: then one is made of the job's name.",
         )
     if settings.hami and settings.gpus == 0:
         yield "kubernetes.hami: kubernetes.gpus is 0", ""
@@ -90,7 +102,7 @@ def _paths(job: Job) -> Found:
     models = {"model.name": job.model.name, "model.tokenizer": job.model.tokenizer or ""}
     models |= {f"model.adapters.{name}": path for name, path in job.model.adapters.items()}
     for name, path in models.items():
-        if path.startswith("/") and not _is_seen(path, volumes):
+        if path.startswith(("/", ".", "~")) and not _is_seen(path, volumes):
             yield (
                 f"{name}: pods cannot see {path}",
                 "Use a hub id, or a folder below a volume of kubernetes.volumes.",

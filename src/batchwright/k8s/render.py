@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from batchwright.core.errors import JobError, StorageError
+from batchwright.core.errors import JobError, NotAllowed
 from batchwright.k8s.indexed import indexed_jobs
 from batchwright.k8s.pod import Manifest, metadata
 from batchwright.k8s.ray import ray_deployment, ray_job
@@ -83,6 +84,9 @@ def as_yaml(manifest: Manifest) -> str:
 def write_manifests(found: Sequence[Manifest], folder: Path) -> list[Path]:
     """Write one file per object, and a kustomization of them.
 
+    What an earlier rendering left there and this one has not is removed: `kubectl apply -f` would
+    send it too.
+
     Returns:
         The files, in the order in which the objects are created.
     """
@@ -100,11 +104,27 @@ def write_manifests(found: Sequence[Manifest], folder: Path) -> list[Path]:
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for name in _rendered_before(folder) - set(texts):
+            (folder / name).unlink(missing_ok=True)
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"cannot write the manifests to {folder}: {error.strerror}") from error
+        raise NotAllowed(f"cannot write the manifests to {folder}: {error.strerror}") from error
     return [folder / name for name in texts]
+
+
+# What this module calls its files; others are left alone.
+_OURS = re.compile(r"\d\d-[a-z]+-[a-z0-9.-]+\.yaml")
+
+
+def _rendered_before(folder: Path) -> set[str]:
+    """Names of the files that the kustomization of an earlier rendering lists."""
+    try:
+        earlier = yaml.safe_load((folder / KUSTOMIZATION).read_text(encoding="utf-8"))
+    except (FileNotFoundError, UnicodeDecodeError, yaml.YAMLError):
+        return set()
+    listed = earlier.get("resources") if isinstance(earlier, dict) else None
+    return {str(name) for name in listed or [] if _OURS.fullmatch(str(name))}
 
 
 def read_manifests(paths: Iterable[Path]) -> list[tuple[str, Manifest]]:

@@ -21,6 +21,9 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 
 # Pods of a Job are called after it, with an index and five letters.
 _SHORT = {"Job": 52, "RayJob": 47, "Service": 63}
+# Their names become names of hosts.
+_DNS_1035 = {"RayJob", "RayCluster", "Service"}
+_SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _CONFIG_MAP_BYTES = 1 << 20
 
 _BY_KIND: dict[str, Callable[[Manifest], Findings]] = {
@@ -67,6 +70,8 @@ def _metadata(manifest: Manifest) -> Findings:
     name, most = str(head.get("name", "")), _SHORT.get(str(manifest.get("kind")), 253)
     if not _NAME.fullmatch(name):
         yield "metadata.name", f"{name!r} is no name: small letters, digits, hyphens and dots"
+    elif manifest.get("kind") in _DNS_1035 and not _SERVICE.fullmatch(name):
+        yield "metadata.name", f"{name!r}: it begins with a letter, and has no dots"
     elif len(name) > most:
         yield "metadata.name", f"it has more than {most} letters"
     for key, value in (head.get("labels") or {}).items():
@@ -75,29 +80,38 @@ def _metadata(manifest: Manifest) -> Findings:
 
 
 def _references(manifests: Sequence[Manifest]) -> list[Problem]:
-    """A ConfigMap or claim template of the same set that a pod names must be there.
+    """A ConfigMap or claim template that a pod names, and that is not there under this name.
 
-    Others may be in the cluster already: only sets that have objects of that kind are looked at.
+    It may be in the cluster already: it is a mistake only if the set has one that no pod names.
     """
     names: dict[str, set[str]] = {}
     for manifest in manifests:
         names.setdefault(str(manifest.get("kind")), set()).add(manifest["metadata"].get("name"))
-    found = []
-    for manifest in manifests:
-        for at, template in pod_templates(manifest):
-            spec = template.get("spec") or {}
-            wanted = [
-                ("ConfigMap", (volume.get("configMap") or {}).get("name"))
-                for volume in spec.get("volumes") or []
-            ]
-            wanted += [
-                ("ResourceClaimTemplate", claim.get("resourceClaimTemplateName"))
-                for claim in spec.get("resourceClaims") or []
-            ]
-            where = f"{manifest['kind']}/{manifest['metadata'].get('name')}: {at}spec"
-            found += [
-                Problem(where, f"there is no {kind} {name}")
-                for kind, name in wanted
-                if name and kind in names and name not in names[kind]
-            ]
-    return found
+    wanted = [
+        (f"{manifest['kind']}/{manifest['metadata'].get('name')}: {at}spec", kind, name)
+        for manifest in manifests
+        for at, template in pod_templates(manifest)
+        for kind, name in _named(template.get("spec") or {})
+    ]
+    left = {
+        kind: known - {name for _, of, name in wanted if of == kind}
+        for kind, known in names.items()
+    }
+    return [
+        Problem(where, f"there is no {kind} {name}")
+        for where, kind, name in wanted
+        if left.get(kind) and name not in names[kind]
+    ]
+
+
+def _named(spec: Manifest) -> list[tuple[str, str]]:
+    """What the volumes and claims of a pod name: kind and name."""
+    found = [
+        ("ConfigMap", (volume.get("configMap") or {}).get("name"))
+        for volume in spec.get("volumes") or []
+    ]
+    found += [
+        ("ResourceClaimTemplate", claim.get("resourceClaimTemplateName"))
+        for claim in spec.get("resourceClaims") or []
+    ]
+    return [(kind, str(name)) for kind, name in found if name]

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from batchwright.core.errors import JobError
 from batchwright.k8s.explain import PodState, pod_state
+from batchwright.k8s.pod import RUN_DIR
 from batchwright.k8s.problems import Manifest
 
 
@@ -49,6 +51,23 @@ class Standing:
             "jobs": [job.as_json() for job in self.jobs],
             "pods": [pod.as_json() for pod in self.pods],
         }
+
+
+def refuse_another(mains: Sequence[Manifest], run_dir: str) -> None:
+    """Refuse a job of the same name that has another run directory: it is somebody else's.
+
+    Raises:
+        JobError: with both run directories.
+    """
+    for main in mains:
+        other = (main["metadata"].get("annotations") or {}).get(RUN_DIR, run_dir)
+        if other != run_dir:
+            name = main["metadata"]["name"]
+            raise JobError(
+                f"{main['kind']} {name} in the cluster is another job: its run directory is {other}, "
+                f"that of this file is {run_dir}",
+                "Give this job a name of its own (name, or kubernetes.name); or use the other's job file.",
+            )
 
 
 def standing(
@@ -126,7 +145,10 @@ def _failure(condition: Manifest) -> str:
     if reason == "DeadlineExceeded":
         return "its time was up (kubernetes.deadline_hours): submitted again, it goes on"
     if reason == "FailedIndexes":
-        return "pods failed more often than kubernetes.retries; the others went on"
+        return (
+            "pods failed more often than kubernetes.retries, or more rows than run.max_failed (see "
+            "the pods below); the others went on"
+        )
     if reason == "PodFailurePolicy":
         code = re.search(r"exit code (\d+)", message)
         wrong = {"2": "the job file is wrong", "3": "the input cannot be used"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping
@@ -21,6 +22,21 @@ JOB_FILE = f"{CONFIG_DIR}/job.yaml"
 
 # For writing receipts and stopping the engine, after the rows in flight had their grace time.
 STOP_S = 40
+
+# Labels of nodes that matter to pods without cards, too.
+_NOT_ABOUT_CARDS = {
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+}
+
+# What nodes with cards are tainted with, whatever their cards are called as a resource (MIG).
+_TAINT = "nvidia.com/gpu"
+
+# Longest name that is made of a job's name, and of a Job, whose pods have letters of their own.
+_NAME_LENGTH = 40
+_JOB_NAME_LENGTH = 52
 
 _DAY_S = 86_400
 _MINUTE_S = 60
@@ -85,6 +101,19 @@ class Workload:
     metrics_port: int | None = None
 
     @property
+    def anywhere(self) -> PodGroup:
+        """Nodes for a pod that computes nothing: where it runs must not depend on cards.
+
+        It still has to fit the image's processor, be near the data, and be let onto the nodes.
+        """
+        where = {
+            key: value
+            for key, value in self.settings.node_selector.items()
+            if key in _NOT_ABOUT_CARDS
+        }
+        return PodGroup("", 1, 1, 1, (), where, tuple(self.settings.tolerations))
+
+    @property
     def pods(self) -> int:
         """Pods that compute, in all groups."""
         return sum(group.replicas for group in self.groups)
@@ -111,7 +140,11 @@ def make_workload(
         JobError: something is neither given nor known.
     """
     settings = job.kubernetes
-    groups = _groups(settings, replicas or job.run.replicas)
+    shape = _shape(job, parallel, card_bytes)
+    taints = tuple(dict.fromkeys((_TAINT, settings.gpu_resource))) if shape.gpus else ()
+    # Nodes with cards are often kept free of pods that need none.
+    tolerated = tuple(Toleration(key=key, operator="Exists", effect="NoSchedule") for key in taints)
+    groups = _groups(settings, replicas or job.run.replicas, tolerated)
     in_pods = _job_in_pods(job, parallel, groups)
     text = yaml.safe_dump(in_pods, sort_keys=False, allow_unicode=True)
     ttl_s = _DAY_S if settings.mode == "job" else _MINUTE_S
@@ -119,7 +152,7 @@ def make_workload(
         name=object_name(job),
         run_dir=job.run.dir.replace("{name}", job.name),
         settings=settings,
-        shape=_shape(job, parallel, card_bytes),
+        shape=shape,
         groups=groups,
         files={"job.yaml": text, **(files or {})},
         grace_s=math.ceil(job.run.grace_s) + STOP_S,
@@ -132,7 +165,16 @@ def object_name(job: Job) -> str:
     """The name of the job's objects: given, or made of the job's name."""
     if job.kubernetes.name:
         return job.kubernetes.name
-    name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")[:40].strip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")
+    if name and not name[0].isalpha():  # a Service and a RayJob must begin with a letter
+        name = f"job-{name}"
+    # A group's Job is called after both.
+    group = max((len(one.name) + 1 for one in job.kubernetes.groups), default=0)
+    most = min(_NAME_LENGTH, _JOB_NAME_LENGTH - group)
+    if len(name) > most:
+        # Cut alone, two long names would become one, and `delete` would remove the other's job.
+        mark = hashlib.sha256(job.name.encode()).hexdigest()[:6]
+        name = f"{name[: most - 7].rstrip('-')}-{mark}"
     if not name:
         raise JobError(
             f"kubernetes.name is missing: none can be made of the job's name {job.name!r}"
@@ -155,6 +197,12 @@ def _shape(job: Job, parallel: int, card_bytes: int | None) -> PodShape:
         raise JobError(
             f"kubernetes.gpus: a pod has {gpus} cards, but the engine spans {parallel} "
             "(engine.options.tensor_parallel_size times pipeline_parallel_size)"
+        )
+    if gpus > parallel and job.engine.kind != "fake":
+        raise JobError(
+            f"kubernetes.gpus: a pod has {gpus} cards and one engine, which spans {parallel}: the "
+            "others would be paid for and idle",
+            f"Set kubernetes.gpus: {parallel}, and more kubernetes.replicas.",
         )
     times_of = max(gpus, 1)
     memory = settings.memory_per_gpu or _twice_the_card(settings, gpus, card_bytes)
@@ -190,12 +238,14 @@ def _twice_the_card(settings: Kubernetes, gpus: int, card_bytes: int | None) -> 
     return gibibytes(2 * card_bytes * share / 100)
 
 
-def _groups(settings: Kubernetes, planned: int | None) -> tuple[PodGroup, ...]:
+def _groups(
+    settings: Kubernetes, planned: int | None, tolerated: tuple[Toleration, ...]
+) -> tuple[PodGroup, ...]:
     default = settings.replicas or planned
     if not settings.groups:
         return (
             _group(settings, "", _needed(default, "kubernetes.replicas"),
-                   settings.min_replicas, settings.max_replicas),
+                   settings.min_replicas, settings.max_replicas, tolerated),
         )  # fmt: skip
     made = []
     for index, group in enumerate(settings.groups):
@@ -203,7 +253,7 @@ def _groups(settings: Kubernetes, planned: int | None) -> tuple[PodGroup, ...]:
         replicas = _needed(wanted, f"kubernetes.groups.{index}.replicas")
         most = group.max_replicas or settings.max_replicas
         least = settings.min_replicas if group.min_replicas is None else group.min_replicas
-        plain = _group(settings, group.name, replicas, least, most)
+        plain = _group(settings, group.name, replicas, least, most, tolerated)
         made.append(
             PodGroup(
                 group.name, plain.replicas, plain.least, plain.most,
@@ -216,7 +266,12 @@ def _groups(settings: Kubernetes, planned: int | None) -> tuple[PodGroup, ...]:
 
 
 def _group(
-    settings: Kubernetes, name: str, replicas: int, least: int | None, most: int | None
+    settings: Kubernetes,
+    name: str,
+    replicas: int,
+    least: int | None,
+    most: int | None,
+    tolerated: tuple[Toleration, ...],
 ) -> PodGroup:
     return PodGroup(
         name,
@@ -225,11 +280,7 @@ def _group(
         most or replicas,
         tuple(settings.gpu_products),
         dict(settings.node_selector),
-        # Nodes with cards are often kept free of pods that need none.
-        (
-            Toleration(key=settings.gpu_resource, operator="Exists", effect="NoSchedule"),
-            *settings.tolerations,
-        ),
+        (*tolerated, *settings.tolerations),
     )
 
 
@@ -252,8 +303,11 @@ def _job_in_pods(job: Job, parallel: int, groups: tuple[PodGroup, ...]) -> dict[
     else:
         least, most = (sum(getattr(one, name) for one in groups) for name in ("least", "most"))
         run |= {"executor": "ray", "replicas": most}
-        if least < most:  # the run begins with those, and takes more as Ray adds them
-            run["ray"] = {**run.get("ray", {}), "min_replicas": max(least, 1)}
+        # The run begins with those, and takes more as Ray adds them. Pods of a Deployment come one
+        # by one, on nodes that may have to be started; KubeRay waits for all before it sends the job.
+        first = 1 if job.kubernetes.mode == "ray-deployment" else max(least, 1)
+        if first < most:
+            run["ray"] = {"min_replicas": first, **run.get("ray", {})}
     data["run"] = run
     if parallel > 1:
         # What a pod has cards for is settled now; all else the run plans on the card itself.

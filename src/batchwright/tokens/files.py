@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from batchwright.core.errors import JobError
+from batchwright.core.errors import HubUnreachable, JobError
 
 # One file, or the list of several.
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
@@ -41,6 +41,7 @@ def read_json(name: str, file: str, revision: str | None) -> dict[str, Any]:
 
     Raises:
         JobError: the file is damaged, or the hub refuses.
+        HubUnreachable: the hub does not answer.
     """
     value = _read(name, file, revision)
     if value is None:
@@ -94,14 +95,19 @@ def _read(name: str, file: str, revision: str | None) -> Any:
 
 
 @cache
-def prefer_cache_if_cut_off() -> None:
+def prefer_cache_if_cut_off() -> bool:
     """Where the hub has no address, say so to its client: it would try for more than a minute.
 
     The client reads the variable when it is imported, and so do the engine's processes. A model that
     is in the cache is found all the same.
+
+    Returns:
+        Whether the hub has no address.
     """
-    if _is_cut_off(os.environ):
+    is_cut_off = _is_cut_off(os.environ)
+    if is_cut_off:
         os.environ["HF_HUB_OFFLINE"] = "1"
+    return is_cut_off
 
 
 def _is_cut_off(environ: Mapping[str, str]) -> bool:
@@ -133,9 +139,39 @@ def _from_hub(name: str, file: str, revision: str | None) -> Path | None:
 def not_reachable(name: str, error: BaseException) -> JobError:
     """The error for a name that is neither a folder nor to be had from the hub."""
     first = str(error).strip().partition("\n")[0]
-    return JobError(
+    kind = HubUnreachable if _may_pass(error) else JobError
+    return kind(
         f"{name} is no folder here, and the hub does not give it: {first}",
         "Give the path of a downloaded model, or check the name, the network and HF_TOKEN.",
+    )
+
+
+# Names of the errors of httpx and of the hub's client that are about the connection. A proxy that
+# refuses (ProxyError) is none of them.
+_LOST = {"ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError", "RemoteProtocolError"}
+_TOO_MANY = 429
+_SERVER_FAULT = 500
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether the hub did not answer, or could not: the same request may succeed later."""
+    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+    if offline and not prefer_cache_if_cut_off():
+        return False  # it was not asked, because somebody wants it so
+    seen: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in seen:
+        seen.append(link)
+        link = link.__cause__ or link.__context__
+    names = {type(one).__name__ for one in seen}
+    if "ProxyError" in names:
+        return False
+    codes = [getattr(getattr(one, "response", None), "status_code", 0) for one in seen]
+    return (
+        prefer_cache_if_cut_off()
+        or bool(_LOST & names)
+        or any(isinstance(one, (ConnectionError, TimeoutError)) for one in seen)
+        or any(code == _TOO_MANY or code >= _SERVER_FAULT for code in codes)
     )
 
 

@@ -418,6 +418,16 @@ def test_status_of_a_run_that_is_not_finished(begun: SmallRun) -> None:
     assert f"go on    batchwright run {begun.storage.root}" in shown
 
 
+def test_every_worker_of_a_run_with_many_bad_rows_ends_with_4(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", ROWS)
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps({"input": {"path": str(data)}, "engine": {"kind": "fake"}}))
+    for _ in range(2):  # the one that writes the results, and one that finds them written
+        answer = batchwright("worker", job, "--dir", tmp_path / "run", "--json")
+        assert answer.exit_code == 4
+        assert answer.json["rejected"] == 2
+
+
 def test_a_killed_worker_of_this_machine_is_gone_at_once(begun: SmallRun) -> None:
     """Its heartbeat is fresh: who looks must not be told for a minute that it runs."""
     code = (

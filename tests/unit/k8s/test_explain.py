@@ -8,6 +8,7 @@ import pytest
 
 from batchwright.k8s.explain import pod_state
 from batchwright.k8s.standing import indexes, job_state, standing
+from batchwright.tokens.files import not_reachable
 from tests.support import recorded_pods as recorded
 
 NO_CARDS = (
@@ -31,7 +32,7 @@ PENDING: list[tuple[str, Any, list[Any], str]] = [
      "1 nodes have the taint node-role.kubernetes.io/control-plane (kubernetes.tolerations); 4 nodes have the taint spot: true"),
     ("event only", recorded.pod("p", phase="Pending"),
      [recorded.event("Pod", "p", "FailedScheduling", "0/2 nodes are available: 2 Insufficient memory.")],
-     "no node takes it: 2 nodes have too little free memory"),
+     "no node takes it: 2 nodes have too little free memory (kubernetes.memory_per_gpu)"),
     ("no volume", recorded.unscheduled("p", 'persistentvolumeclaim "models" not found'), [], "there is no claim models"),
     ("claims of devices", recorded.unscheduled("p", "0/3 nodes are available: 3 cannot allocate all claims."), [],
      "3 nodes have no free device for the claim"),
@@ -66,6 +67,8 @@ ENDED: list[tuple[str, Any, str, str]] = [
     ("memory", recorded.ended("p", 137, reason="OOMKilled"), "failed", "killed for memory: raise kubernetes.memory_per_gpu"),
     ("engine", recorded.ended("p", 75, LOG), "failed",
      "the engine failed to start or died: the engine cannot be started: CUDA out of memory Lower engine.options"),
+    ("hub", recorded.ended("p", 75, f"error: {not_reachable('a/b', ConnectionError('no route'))}\n"), "failed",
+     "the model cannot be fetched now, and another pod will try: a/b is no folder here, and the hub does not give it: no route"),
     ("stopped", recorded.ended("p", 75, "stopped: stopped"), "stopped", "it stopped and can go on"),
     ("job file", recorded.ended("p", 2, "error: unknown key runn"), "failed", "the job file is wrong: unknown key runn"),
     ("input", recorded.ended("p", 3, "error: no rows in the input"), "failed", "the input cannot be used"),
@@ -161,3 +164,13 @@ def test_where_a_rayjob_stands(status: dict[str, str], state: str, said: str) ->
     found = job_state({"kind": "RayJob", "metadata": {"name": "r"}, "status": status}, [])
     assert found.state == state
     assert said in found.why
+
+
+def test_a_pod_that_is_being_removed_does_not_count_as_running() -> None:
+    ending = recorded.pod(
+        "p", phase="Running", containerStatuses=recorded.box(ready=True, running={})
+    )
+    assert pod_state(ending, []).state == "running"
+    ending["metadata"]["deletionTimestamp"] = "2026-11-30T10:00:00Z"
+    found = pod_state(ending, [])
+    assert (found.state, found.why[:20]) == ("stopped", "it is being ended (f")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchwright.core.errors import JobError
-from tests.support.kubernetes_jobs import job_file, rendered
+from tests.support.kubernetes_jobs import job_file, one, rendered
 
 LONG = "x" * 64
 
@@ -43,6 +43,16 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     ("queue priority alone", {"queue_priority": "low"}, "kubernetes.queue_priority: "),
     ("queue of deployments", {"mode": "ray-deployment", "queue": "q"}, "kubernetes.queue: "),
     ("secret in the open", {"env": {"HF_TOKEN": "hf_abc"}}, "kubernetes.env: "),
+    ("secret of another kind", {"env": {"AZURE_STORAGE_ACCOUNT_KEY": "ab=="}}, "kubernetes.env: "),
+    ("secret in an address", {"env": {"HTTPS_PROXY": "http://me:pass@proxy:3128"}}, "HTTPS_PROXY has a password"),
+    ("set twice", {"env": {"HF_HOME": "/a"}, "secret_env": {"HF_HOME": "a/b"}}, "env and secret_env both set HF_HOME"),
+    ("key of a Secret", {"secret_env": {"HF_TOKEN": "hub/a/b"}}, "kubernetes.secret_env: "),
+    ("kind of card as people say it", {"gpu_products": ["NVIDIA L4"]}, "'NVIDIA L4' is not the value of a label"),
+    ("key of an annotation", {"annotations": {"a b": "c"}}, "kubernetes.annotations: "),
+    ("key of a taint", {"tolerations": [{"key": "a b", "operator": "Exists"}]}, "kubernetes.tolerations.0.key: "),
+    ("resource", {"gpu_resource": "nvidia com/gpu"}, "kubernetes.gpu_resource: "),
+    ("folder of a node", {"volumes": [{"path": "/m", "host_path": "data"}]}, "kubernetes.volumes.0.host_path: "),
+    ("a name for hosts", {"mode": "ray", "name": "2026-reviews"}, "begin with a letter"),
     ("secret without key", {"secret_env": {"HF_TOKEN": "hub"}}, "kubernetes.secret_env: "),
     ("two sources", {"volumes": [{"path": "/m", "claim": "a", "host_path": "/b"}]}, "kubernetes.volumes.0: "),
     ("our own mount", {"volumes": [{"path": "/dev/shm", "claim": "a"}]}, "kubernetes.volumes.0.path: "),
@@ -62,7 +72,29 @@ ELSEWHERE: list[tuple[dict[str, Any], str]] = [
     ({"run.engines_per_gpu": 2}, "run.engines_per_gpu: "),
     ({"engine.options": {"tensor_parallel_size": 4}}, "kubernetes.gpus: a pod has 1 cards"),
     ({"kubernetes.gpus": None}, "hardware.gpu is missing"),
+    (
+        {"kubernetes.gpus": 8, "engine.options": {"tensor_parallel_size": 4}},
+        "one engine, which spans 4",
+    ),
+    ({"kubernetes.gpus": 2, "task": "embed"}, "one engine, which spans 1"),
+    ({"engine.kind": "openai"}, "an endpoint's clients use no card"),
+    ({"run.executor": "ray"}, "run.executor: ray: the pods of an Indexed Job use no Ray"),
     ({"model.adapters": {"a": "/adapters/a"}}, "model.adapters.a: pods cannot see"),
+    ({"model.adapters": {"a": "./a"}}, "model.adapters.a: pods cannot see"),
+    ({"model.name": None}, "no model is given"),
+    (
+        {
+            "task": "embed",
+            "prompt": {"column": "a"},
+            "load": [{"to": "postgresql://me:hunter2@db/x?table=t"}],
+        },
+        "a secret does not belong in a URL",
+    ),
+    ({"load": [{"to": "qdrant://db/t"}]}, "load: task: generate makes no vectors"),
+    (
+        {"engine": {"kind": "openai", "options": {"api_key": "sk-1"}}, "kubernetes.gpus": None},
+        "api_key",
+    ),
 ]
 
 
@@ -115,3 +147,29 @@ def test_a_run_directory_needs_a_place_that_pods_share(
         return
     with pytest.raises(JobError, match=r"run\.dir: pods cannot share /shared"):
         rendered(path)
+
+
+def test_a_variable_that_says_where_a_secret_lies_is_none(tmp_path: Path) -> None:
+    plain = {
+        "TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "9", "NO_PROXY": "10.0.0.0/8,.svc",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/keys/bucket.json", "HTTPS_PROXY": "http://proxy:3128",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/token",
+    }  # fmt: skip
+    volumes = [{"path": "/keys", "secret": "bucket-key"}, {"path": "/ca", "config_map": "ca"}]
+    found = one(
+        rendered(job_file(tmp_path, {"kubernetes.env": plain, "kubernetes.volumes": volumes})),
+        "Job",
+    )
+    pod = found["spec"]["template"]["spec"]
+    given = {entry["name"]: entry["value"] for entry in pod["containers"][0]["env"]}
+    assert plain.items() <= given.items()
+    assert {"secretName": "bucket-key"} in [volume.get("secret") for volume in pod["volumes"]]
+    assert {"name": "ca"} in [volume.get("configMap") for volume in pod["volumes"]]
+    mounts = {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounts["/keys"]["readOnly"]
+    assert mounts["/ca"]["readOnly"]
+
+
+def test_an_address_that_only_the_pods_know_is_no_mistake(tmp_path: Path) -> None:
+    assert rendered(job_file(tmp_path, {"engine": {"kind": "openai"}, "kubernetes.gpus": 0,
+                                        "kubernetes.gpu_products": None}))  # fmt: skip

@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +116,10 @@ def test_hami_dra_and_kueue_are_one_line_each() -> None:
     assert "nvidia.com/gpu" not in resources_of(job)["limits"]
     head = one(example("kueue-spot"), "Job")["metadata"]
     assert head["labels"]["kueue.x-k8s.io/queue-name"] == "spot"
-    assert head["annotations"] == {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    assert head["annotations"]["kueue.x-k8s.io/job-min-parallelism"] == "2"
 
 
-METRICS = {"name": "metrics", "containerPort": 9400}
+METRICS = {"name": "run-metrics", "containerPort": 9400}
 
 
 def has_metrics(pod: dict[str, Any]) -> bool:
@@ -151,6 +153,9 @@ def test_a_rayjob_ends_its_cluster_and_cannot_hang_for_ever() -> None:
     assert head["rayStartParams"]["num-gpus"] == "0"
     assert "nvidia.com/gpu" not in container_of({"spec": head})["resources"]["limits"]
     assert cluster["enableInTreeAutoscaling"] is True
+    # The autoscaler, which KubeRay puts beside the head, speaks to the API server.
+    assert head["template"]["spec"]["automountServiceAccountToken"] is True
+    assert cluster["autoscalerOptions"]["securityContext"]["allowPrivilegeEscalation"] is False
     sizes = [
         (group["groupName"], group["minReplicas"], group["replicas"], group["maxReplicas"])
         for group in cluster["workerGroupSpecs"]
@@ -187,6 +192,10 @@ def test_without_the_operator_a_job_joins_a_head_and_workers() -> None:
     assert not chosen.items() <= workers["spec"]["template"]["metadata"]["labels"].items()
     command = container_of(found[4])["command"][-1]
     assert command.endswith("exec batchwright run /etc/batchwright/job.yaml")
+    # It is up before the pods with cards are, and a run refuses a cluster without room.
+    assert "ray.nodes()) < 3" in command
+    in_pods = yaml.safe_load(found[0]["data"]["job.yaml"])
+    assert in_pods["run"]["ray"] == {"min_replicas": 1}
     # Cards are held until it goes.
     assert found[4]["spec"]["ttlSecondsAfterFinished"] == 60
 
@@ -280,3 +289,139 @@ def test_a_plan_says_how_many_cards_an_engine_needs(
     in_pods = yaml.safe_load(one(found, "ConfigMap")["data"]["job.yaml"])
     assert in_pods["engine"]["options"] == {"tensor_parallel_size": 4}
     assert "hardware" not in in_pods  # the pods look at their own cards
+
+
+def test_only_a_head_with_an_autoscaler_gets_a_token(tmp_path: Path) -> None:
+    def token(**changes: Any) -> bool:
+        path = job_file(tmp_path, {"kubernetes.mode": "ray", **changes})
+        cluster = one(rendered(path), "RayJob")["spec"]["rayClusterSpec"]
+        (group,) = cluster["workerGroupSpecs"]
+        assert not group["template"]["spec"]["automountServiceAccountToken"]
+        return bool(cluster["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"])
+
+    assert token(**{"kubernetes.max_replicas": 9, "kubernetes.min_replicas": 1})
+    assert not token()
+
+
+def test_pods_of_ray_are_asked_how_they_are_without_wget(tmp_path: Path) -> None:
+    cluster = one(rendered(job_file(tmp_path, {"kubernetes.mode": "ray"})), "RayJob")["spec"]["rayClusterSpec"]  # fmt: skip
+    boxes = [container_of({"spec": cluster["headGroupSpec"]}),
+             container_of({"spec": cluster["workerGroupSpecs"][0]})]  # fmt: skip
+    asked = [box[probe]["exec"]["command"] for box in boxes for probe in ("readinessProbe", "livenessProbe")]  # fmt: skip
+    assert [words[:2] for words in asked] == [["python3", "-c"]] * 4
+    assert [len(words) - 3 for words in asked] == [2, 2, 1, 1]  # the head is asked for both
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"success" if self.path.startswith("/api/") else b"no")
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("localhost", 0), Health)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    proxied = {**os.environ, "http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    places = [f"{server.server_port}/api/gcs_healthz", f"{server.server_port}/elsewhere"]
+    try:
+        ended = [
+            subprocess.run(
+                [sys.executable, *asked[0][1:3], place], env=proxied, check=False
+            ).returncode
+            for place in places
+        ]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert ended == [0, 1]
+
+
+def test_long_names_of_jobs_do_not_become_one(tmp_path: Path) -> None:
+    def name(of: str) -> str:
+        return str(one(rendered(job_file(tmp_path, {"name": of})), "Job")["metadata"]["name"])
+
+    long = "Reviews.2026-11-30_Llama-3.3-70B-Instruct-FP8"
+    one_of, other = name(f"{long}-german"), name(f"{long}-french")
+    assert one_of != other
+    assert max(len(one_of), len(other)) <= 40
+    assert one_of.startswith("reviews-2026-11-30-llama")
+    groups = [{"name": "h100-reserved-spot", "replicas": 1}]
+    found = rendered(job_file(tmp_path, {"name": long, "kubernetes.groups": groups}))
+    assert len(one(found, "Job")["metadata"]["name"]) <= 52
+    assert name("2026.reviews") == "job-2026-reviews"  # a Service must begin with a letter
+    assert name("My Job.v2") == "my-job-v2"
+
+
+def test_who_needs_no_card_keeps_to_processor_and_zone_but_not_to_cards(tmp_path: Path) -> None:
+    path = job_file(tmp_path, {
+        "kubernetes.mode": "ray",
+        "kubernetes.node_selector": {"kubernetes.io/arch": "amd64", "pool": "gpu"},
+        "kubernetes.tolerations": [{"key": "team", "operator": "Exists"}],
+        "kubernetes.runtime_class": "nvidia",
+    })  # fmt: skip
+    spec = one(rendered(path), "RayJob")["spec"]
+    cluster = spec["rayClusterSpec"]
+    for template in (cluster["headGroupSpec"]["template"], spec["submitterPodTemplate"]):
+        pod = template["spec"]
+        assert pod["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+        assert [one_of["key"] for one_of in pod["tolerations"]] == ["team"]
+        assert "runtimeClassName" not in pod
+    pod = cluster["workerGroupSpecs"][0]["template"]["spec"]
+    assert pod["nodeSelector"]["pool"] == "gpu"
+    assert pod["runtimeClassName"] == "nvidia"
+
+
+def test_the_taint_of_cards_is_put_up_with_by_pods_with_cards_only(tmp_path: Path) -> None:
+    def keys(**changes: Any) -> list[str]:
+        spec = one(rendered(job_file(tmp_path, changes)), "Job")["spec"]["template"]["spec"]
+        return [toleration["key"] for toleration in spec.get("tolerations", [])]
+
+    assert keys(**{"kubernetes.gpu_resource": "nvidia.com/mig-1g.10gb"}) == [
+        "nvidia.com/gpu", "nvidia.com/mig-1g.10gb",
+    ]  # fmt: skip
+    endpoint = {"engine.kind": "openai", "kubernetes.gpus": 0, "kubernetes.gpu_products": None}
+    assert keys(**endpoint) == []
+
+
+def test_ray_wants_a_token_where_there_can_be_one(tmp_path: Path) -> None:
+    def modes(**changes: Any) -> set[str | None]:
+        path = job_file(tmp_path, {"kubernetes.mode": "ray-deployment", **changes})
+        found = [one_of for one_of in rendered(path) if one_of["kind"] in {"Deployment", "Job"}]
+        assert len(found) == 3
+        given = [
+            {entry["name"]: entry.get("value") for entry in container_of(one_of)["env"]}
+            for one_of in found
+        ]
+        return {entry.get("RAY_AUTH_MODE") for entry in given}
+
+    cluster = one(rendered(job_file(tmp_path, {"kubernetes.mode": "ray"})), "RayJob")["spec"][
+        "rayClusterSpec"
+    ]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert modes() == {"disabled"}
+    assert modes(**{"kubernetes.secret_env": {"RAY_AUTH_TOKEN": "ray/token"}}) == {"token"}
+    assert modes(**{"kubernetes.env": {"RAY_AUTH_MODE": "k8s"}}) == {"k8s"}
+
+
+def test_the_driver_waits_until_there_is_a_worker(tmp_path: Path) -> None:
+    found = rendered(
+        job_file(tmp_path, {"kubernetes.mode": "ray-deployment", "run.ray": {"min_replicas": 2}})
+    )
+    in_pods = yaml.safe_load(one(found, "ConfigMap")["data"]["job.yaml"])
+    assert in_pods["run"]["ray"] == {"min_replicas": 2}  # the job file's own word
+    # A stand-in for Ray, whose cluster grows at each look.
+    (tmp_path / "ray.py").write_text(
+        "import itertools\nlooks = itertools.count(1)\ndef init(*_, **__): pass\n"
+        "def nodes():\n    n = next(looks)\n    print('look', n)\n"
+        "    return [{'Alive': True}] * 2 + [{'Alive': n > 1}]\n"
+    )
+    command = container_of(one(found, "Job"))["command"][-1]
+    wait = command.split(" && ")[1].replace("python3", sys.executable, 1)
+    ended = subprocess.run(
+        ["/bin/sh", "-c", wait], env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ended.stdout.split() == ["look", "1", "look", "2"]

@@ -94,3 +94,13 @@ def test_promtool_is_content(command: list[str]) -> None:
         ["promtool", *command], cwd=FOLDER, capture_output=True, text=True, check=False, timeout=60
     )
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_pods_that_have_ended_are_not_asked() -> None:
+    config = yaml.safe_load((FOLDER / "prometheus-kubernetes.yml").read_text())
+    (scraped,) = config["scrape_configs"]
+    dropped = [
+        one["regex"] for one in scraped["relabel_configs"]
+        if one.get("action") == "drop" and one["source_labels"] == ["__meta_kubernetes_pod_phase"]
+    ]  # fmt: skip
+    assert dropped == ["Succeeded|Failed"]

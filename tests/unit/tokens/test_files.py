@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,3 +96,48 @@ def test_a_folder_is_looked_into(tmp_path: Path) -> None:
     assert not has_safetensors(str(tmp_path), None)
     (tmp_path / "model-00001-of-00002.safetensors").touch()
     assert has_safetensors(str(tmp_path), None)
+
+
+def chained(*errors: BaseException) -> OSError:
+    """An error of transformers, with what it comes from."""
+    first = last = OSError("we could not load it")
+    for error in errors:
+        last.__cause__ = error  # type: ignore[assignment]
+        last = error  # type: ignore[assignment]
+    return first
+
+
+def answered(code: int) -> OSError:
+    error = OSError(f"{code}")
+    error.response = SimpleNamespace(status_code=code)  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "offline", "exit_code"),
+    [
+        (chained(FileNotFoundError("not in the cache"), ConnectionRefusedError()), False, 75),
+        (chained(TimeoutError()), False, 75),
+        (chained(answered(429)), False, 75),
+        (chained(answered(503)), False, 75),
+        (chained(answered(401)), False, 2),
+        (chained(answered(404)), False, 2),
+        (chained(FileNotFoundError("not in the cache")), False, 2),
+        (chained(ConnectionRefusedError()), True, 2),
+    ],
+    ids=["refused", "slow", "too many", "server", "token", "no model", "no file", "wanted offline"],
+)
+def test_a_hub_that_does_not_answer_is_no_wrong_job(
+    error: OSError, offline: bool, exit_code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "prefer_cache_if_cut_off", lambda: False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    if offline:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert files.not_reachable("some/model", error).exit_code == exit_code
+
+
+def test_a_hub_without_an_address_may_have_one_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "prefer_cache_if_cut_off", lambda: True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # as that function leaves it
+    assert files.not_reachable("some/model", chained(FileNotFoundError())).exit_code == 75
