@@ -32,6 +32,7 @@ from batchwright.working.commits import Commit, Commits
 from batchwright.working.committer import ActiveChunk, Committer
 from batchwright.working.conforming import Conformer
 from batchwright.working.finishing import Finisher
+from batchwright.working.starting import STARTED, start_engine
 
 _log = logging.getLogger("batchwright.engine")
 STEP_TIMEOUT_S = 0.1
@@ -107,7 +108,7 @@ class Worker:
             if self._answer_reader is not None:
                 self._answer_reader.start()  # while the engine starts
             began = self._clock.monotonic()
-            self._engine = self._supervisor.start()
+            self._engine = start_engine(self._supervisor, self._storage, self._events)
             seconds = round(self._clock.monotonic() - began, 1)
             if self._answer_reader is not None:
                 self._answer_reader.wait()
@@ -115,7 +116,7 @@ class Worker:
                 self._surroundings.watch_cards(gpu_sampler(self._job.engine.options))
             if self._timings is not None:
                 self._timings.engine_is_up()
-            self._events.write("engine_up", **self._engine.as_json(), seconds=seconds)
+            self._events.write(STARTED, **self._engine.as_json(), seconds=seconds)
             self._tally.phase = "running"
             self._ledger.heartbeat(self._state())  # chunks are cut once an engine is up
             self._note_engine()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchwright.core.errors import EngineError, Stopped, StorageError
+from batchwright.core.errors import EngineError, EngineNeverStarts, Stopped, StorageError
 from batchwright.core.outcomes import Outcome
 from batchwright.core.ports import EngineInfo, EngineSettings
 from batchwright.core.records import Request
@@ -27,6 +27,7 @@ from batchwright.rundir.prepared import make_requests, read_slices, with_row_ids
 from batchwright.rundir.storage import Storage
 from batchwright.worker import Worker
 from batchwright.working.finishing import answer_token_ids
+from batchwright.working.starting import FAILED, MOST_FAILED_STARTS, STARTED, is_hopeless
 from tests.unit.rundir.small_runs import ManualClock, Row, SmallRun, prompts, small_run
 from tests.unit.rundir.test_state import put_receipt, receipt_of
 
@@ -412,6 +413,29 @@ def test_an_engine_that_does_not_start_ends_the_worker(run: SmallRun) -> None:
     assert read_heartbeat(run.storage, "w")["ended"] is True
     work(run, name="again")
     assert run.state().counts().complete
+
+
+def test_an_engine_that_never_starts_is_not_tried_for_ever(run: SmallRun) -> None:
+    class Broken(FakeEngine):
+        def start(self, settings: EngineSettings) -> EngineInfo:
+            raise EngineError("no memory")
+
+    kinds = []
+    for number in range(MOST_FAILED_STARTS + 1):
+        with pytest.raises(EngineError, match="no memory") as caught:
+            work(run, Broken(), name=f"w{number}")
+        kinds.append(type(caught.value))
+    assert kinds == [EngineError] * (MOST_FAILED_STARTS - 1) + [EngineNeverStarts] * 2
+    assert EngineNeverStarts.exit_code == 2, "a cluster takes 75 for something to try again"
+    work(run, name="mended")
+    assert run.state().counts().complete
+
+
+def test_an_engine_that_went_well_once_may_fail_as_often_as_it_likes() -> None:
+    failed = [{"event": FAILED}] * MOST_FAILED_STARTS
+    assert is_hopeless(failed)
+    assert not is_hopeless(failed[1:])
+    assert not is_hopeless([*failed, {"event": STARTED}])
 
 
 def test_a_damaged_prepared_part_stops_the_engine(run: SmallRun) -> None:

@@ -13,6 +13,7 @@ BatchwrightError                exit  what happened
 ├── StorageError                  75  a disk or bucket refused; fix it and run again
 │   └── NotAllowed                 2  a folder may not be read, written or made
 ├── EngineError                   75  the engine cannot be kept alive
+│   └── EngineNeverStarts          2  it has failed to start many times, and never did
 ├── ClusterError                  75  the cluster's API server does not answer
 ├── StoreError                    75  a vector database cannot be reached, or refuses to be written
 │   └── StoreTaken                75  another process loads the same run into the same table
@@ -118,6 +119,12 @@ class EngineError(BatchwrightError):
     """The engine cannot be started, or dies again and again."""
 
     exit_code = 75
+
+
+class EngineNeverStarts(EngineError):
+    """It has failed to start many times and never did: to start again would change nothing."""
+
+    exit_code = 2
 
 
 class ClusterError(BatchwrightError):
