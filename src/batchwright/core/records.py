@@ -275,6 +275,7 @@ class OrderBatch:
         rows: rows numbered by this and all earlier batches.
         last: no batch follows.
         replaces: for each chunk of a retry, the failures that its rows had before, by code.
+        replaces_cut: for each chunk of a retry, how many of those answers were cut.
         pilot_chunks: so many of the first chunks are the pilot.
         order: of the rows in its chunks: `file`, `prefix`, `length` or `longest`.
     """
@@ -291,6 +292,7 @@ class OrderBatch:
     pilot_chunks: int = 0
     carried: int = 0
     order: str = "file"
+    replaces_cut: tuple[int, ...] = ()
 
     @property
     def rejected(self) -> int:
