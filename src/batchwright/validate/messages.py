@@ -182,4 +182,6 @@ def _tool_call(index: int, call: Any) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object"
     return "null" if value is None else type(value).__name__

@@ -46,7 +46,7 @@ def test_tool_calls() -> None:
     ("messages", "code", "where"),
     [
         ("not json", "bad_messages", "no JSON"),
-        ('{"role": "user"}', "bad_messages", "dict"),
+        ('{"role": "user"}', "bad_messages", "an object"),
         (7, "bad_messages", "int"),
         (["hi"], "bad_messages", "message 0"),
         ([{"content": "x"}], "bad_messages", "message 0"),
