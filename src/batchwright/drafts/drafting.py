@@ -79,6 +79,8 @@ class RowPreparer:
         self._merge_roles = job.prompt.role_fallback == "merge"
         self._media = MediaReader(job, manifest)
         self._sampling = make_row_sampling(job)
+        is_csv = manifest.format == "csv"
+        self._own_sampling = self._sampling.resolve_cells if is_csv else self._sampling.resolve
         self._constraints = RowConstraints(job_compiler(job), self._sampling.resolve({})[0])
         self._keep_tools = job.model.tool_call_parser is not None
         self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
@@ -118,7 +120,7 @@ class RowPreparer:
             draft.sampling, draft.max_tokens = self._sampling.resolve_fields(asked.sampling)
         else:
             given, adapter = None, self._adapters.of_row(record)
-            draft.sampling, draft.max_tokens = self._sampling.resolve(record)
+            draft.sampling, draft.max_tokens = self._own_sampling(record)
         self._constraints.check(draft.sampling)
         if self._pairs is None:
             prompt = self._prompts.build(record, self._media.forms, at)
