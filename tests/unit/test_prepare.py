@@ -579,3 +579,13 @@ def test_cells_of_csv_are_sampling_fields_too(tmp_path: Path) -> None:
     assert first["max_tokens"] == 5
     assert (second["error_code"], second["max_tokens"]) == (None, 512)
     assert third["error_code"] == "bad_sampling"
+
+
+def test_a_row_that_is_no_text_is_known_by_its_id(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        '{"id": "a", "prompt": "p", "note": "cut \\ud83d"}', '{"id": "\\ud83d", "prompt": "p"}',
+        '{"id": 7.5, "prompt": "\\ud83d"}',
+    ]  # fmt: skip
+    found = prepared(tmp_path, rows)
+    assert [row["error_code"] for row in found] == ["bad_unicode"] * 3
+    assert [row["id"] for row in found] == ["a", None, None]

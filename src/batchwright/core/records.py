@@ -51,7 +51,8 @@ class RowBatch:
     """A run of consecutive rows of one split, good and bad alike.
 
     Attributes:
-        records: one dict per row; None where `problems` says why there is none.
+        records: one dict per row; None where `problems` says why there is none. A row with a
+            problem that has a record all the same shows by it which row it is.
         kept: what the output keeps of each row: `large_string` holding the JSON object, or a
             `struct` of the file's own columns (Parquet). Same length as `records`; null where
             the row could not be parsed.

@@ -96,8 +96,9 @@ class RowPreparer:
             self._media.enter(path)
             draft = Draft()
             drafts.append(draft)
-            if record is None:
+            if record is None or index in batch.problems:
                 draft.reject(*batch.problems[index])
+                draft.id = self._known_id(record)
                 continue
             try:
                 self._check(record, draft)
@@ -105,6 +106,14 @@ class RowPreparer:
                 draft.reject(error.code, error.message)
         self._tokenise(drafts)
         return drafts
+
+    def _known_id(self, record: dict[str, Any] | None) -> str | None:
+        """The id of a row that cannot run, where it has one that is whole."""
+        try:
+            known = row_id((record or {}).get(self._id_column)) if self._id_column else None
+        except RowError:
+            return None
+        return None if known is None or "\ufffd" in known else known
 
     def _check(self, record: dict[str, Any], draft: Draft) -> None:
         if self._id_column:
