@@ -563,3 +563,29 @@ def test_messages_that_the_template_refuses_are_merged_if_asked(tmp_path: Path) 
     assert [one["error_code"] for one in merged] == [None, None, None, "chat_template_error"]
     assert [text_of(one) for one in merged[:3]] == ["<hi>", "<Be brief.\n\nhi>", "<one\n\ntwo>"]
     assert [one["warnings"] for one in merged[:3]] == [None, ["roles_merged"], ["roles_merged"]]
+
+
+def test_cells_of_csv_are_sampling_fields_too(tmp_path: Path) -> None:
+    """Else no row of a CSV file could have its own: all of its cells are texts."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.csv").write_text(
+        "id,prompt,max_tokens,temperature,stop,ignore_eos,response_format\n"
+        'a,x,5,0.5,17,True,"{""type"": ""json_object""}"\nb,x,,,,,\nc,x,many,,,,\n'
+    )
+    first, second, third = prepared(tmp_path, folder)
+    own = {"temperature": 0.5, "stop": ["17"], "ignore_eos": True}
+    assert json.loads(first["sampling"]) == {**own, "structured_outputs": {"json_object": True}}
+    assert first["max_tokens"] == 5
+    assert (second["error_code"], second["max_tokens"]) == (None, 512)
+    assert third["error_code"] == "bad_sampling"
+
+
+def test_a_row_that_is_no_text_is_known_by_its_id(tmp_path: Path) -> None:
+    rows: list[Row] = [
+        '{"id": "a", "prompt": "p", "note": "cut \\ud83d"}', '{"id": "\\ud83d", "prompt": "p"}',
+        '{"id": 7.5, "prompt": "\\ud83d"}',
+    ]  # fmt: skip
+    found = prepared(tmp_path, rows)
+    assert [row["error_code"] for row in found] == ["bad_unicode"] * 3
+    assert [row["id"] for row in found] == ["a", None, None]

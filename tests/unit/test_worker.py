@@ -235,6 +235,20 @@ def test_a_failed_row_is_answered_by_a_retry(run: SmallRun) -> None:
     assert (counts.ok, counts.failed, counts.complete) == (ROWS, 0, True)
 
 
+def test_an_answer_that_is_cut_again_is_one_cut_answer(tmp_path: Path) -> None:
+    shape = {"json": {"type": "object"}}
+    rows = [{"id": "a", "prompt": "p", "max_tokens": 3, "structured_outputs": shape}]
+    run = small_run(tmp_path, rows)
+    run.prepare()
+    run.order()
+    for attempt in range(3):
+        work(run, name=f"w{attempt}")
+        counts = run.state().counts()
+        assert (counts.failures, counts.truncated) == ({"invalid_output": 1}, 1)
+        assert counts.again == attempt
+        order_failed_rows(run.storage, run.state(), None, [])
+
+
 def test_the_engine_is_started_once_and_stopped(run: SmallRun) -> None:
     engine = WatchedEngine()
     work(run, engine)

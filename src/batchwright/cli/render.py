@@ -148,7 +148,8 @@ def show_summary(summary: Summary, *, as_json: bool) -> None:
     counts = summary.counts
     say("")
     say(f"{counts.rows:,} rows in {duration(summary.wall_s)}: {fates(counts)}")
-    say(f"  tokens   {counts.prompt_tokens:,} prompt, {counts.completion_tokens:,} output")
+    before = ", those of replaced answers included" if counts.again else ""
+    say(f"  tokens   {counts.prompt_tokens:,} prompt, {counts.completion_tokens:,} output{before}")
     if counts.truncated:
         say(f"  cut      {counts.truncated:,} answers ended at max_tokens: see finish_reason")
     for line in failure_lines(summary.run_dir, counts):

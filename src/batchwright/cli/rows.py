@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -171,9 +170,18 @@ def _show(run_dir: str, storage: Storage, found: Fates, wanted: Wanted, limit: i
 def _some_rows(found: Fates, wanted: Wanted, limit: int) -> list[dict[str, Any]]:
     """The first rows that are met, by number; nothing is sorted for them."""
     names = ("row", "id", "status", "error_code", "error", "finish_reason", "text", "input")
-    tables = found.tables(wanted, None, names)
-    rows = list(islice((row for table in tables for row in table.to_pylist()), limit))
+    tables = _first(found.tables(wanted, None, names), limit)
+    rows = [row for table in tables for row in _as_records(table)]
     return sorted(rows, key=lambda row: row["row"])
+
+
+def _as_records(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows; what they hold of the input as in JSON, since Python cannot hold every time."""
+    from batchwright.write.parquet_input import to_json_values
+
+    shown = table.drop_columns(["input"]).to_pylist()
+    inputs = to_json_values(table.column("input").combine_chunks())
+    return [{**row, "input": one} for row, one in zip(shown, inputs, strict=True)]
 
 
 def group_lines(groups: Sequence[FailureGroup]) -> list[str]:

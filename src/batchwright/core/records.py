@@ -51,7 +51,8 @@ class RowBatch:
     """A run of consecutive rows of one split, good and bad alike.
 
     Attributes:
-        records: one dict per row; None where `problems` says why there is none.
+        records: one dict per row; None where `problems` says why there is none. A row with a
+            problem that has a record all the same shows by it which row it is.
         kept: what the output keeps of each row: `large_string` holding the JSON object, or a
             `struct` of the file's own columns (Parquet). Same length as `records`; null where
             the row could not be parsed.
@@ -275,6 +276,7 @@ class OrderBatch:
         rows: rows numbered by this and all earlier batches.
         last: no batch follows.
         replaces: for each chunk of a retry, the failures that its rows had before, by code.
+        replaces_cut: for each chunk of a retry, how many of those answers were cut.
         pilot_chunks: so many of the first chunks are the pilot.
         order: of the rows in its chunks: `file`, `prefix`, `length` or `longest`.
     """
@@ -291,6 +293,7 @@ class OrderBatch:
     pilot_chunks: int = 0
     carried: int = 0
     order: str = "file"
+    replaces_cut: tuple[int, ...] = ()
 
     @property
     def rejected(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -42,6 +43,8 @@ def _one_or_many(value: Any) -> Any:
     """One stop string or a list is allowed in vLLM; a string must never be read as its letters."""
     return [value] if isinstance(value, str) else value
 
+
+_DOUBLE_EXACT_MAX = 2**53
 
 NonEmptyStr = Annotated[str, Field(min_length=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -166,11 +169,25 @@ def row_sampling(values: dict[str, Any]) -> dict[str, Any]:
             raise RowError("unsupported", f"{name} is not supported")
         if name not in ROW_NAMES:
             raise RowError("bad_sampling", f"unknown sampling field {name}{nearest(name)}")
-    known = {name: value for name, value in values.items() if name not in UNSUPPORTED}
+    known = {name: _plain(value) for name, value in values.items() if name not in UNSUPPORTED}
     try:
         return SamplingFields.model_validate(known).given()
     except ValidationError as error:
         raise RowError("bad_sampling", first_problem(error)) from None
+
+
+def _plain(value: Any) -> Any:
+    """A value of a table as JSON has it: 5.0 and decimals as numbers, keys of maps as texts.
+
+    A column of integers with one missing value is one of floats in pandas.
+    """
+    if isinstance(value, Decimal) and value.is_finite():
+        return int(value) if value % 1 == 0 else float(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _DOUBLE_EXACT_MAX:
+        return int(value)
+    if isinstance(value, dict):
+        return {str(key) if type(key) is int else key: item for key, item in value.items()}
+    return value
 
 
 def nearest(name: str) -> str:

@@ -7,8 +7,6 @@ columns, as JSON text or as a struct with the types of the Parquet file.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import orjson
 import pyarrow as pa
 
@@ -180,8 +178,3 @@ def part_schema(input_type: pa.DataType, task: TaskSettings = GENERATE) -> pa.Sc
         stored = pa.field(EMBEDDING, pa.binary(task.vectors.width_bytes))
         fields = [stored if field.name == EMBEDDING else field for field in fields]
     return _version(pa.schema([*fields, pa.field(INPUT_COLUMN, input_type)]), task)
-
-
-def output_name(column: str, taken: Collection[str] = CONTRACT_NAMES) -> str:
-    """Name of an input column in the results: a clash with the contract gets a prefix."""
-    return f"input_{column}" if column in taken else column

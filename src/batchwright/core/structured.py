@@ -95,11 +95,16 @@ def _schema_text(value: Any) -> str:
 
 
 def from_response_format(value: Any) -> dict[str, Any] | None:
-    """OpenAI's `response_format` as structured outputs; None for plain text.
+    """OpenAI's `response_format`, or its JSON text, as structured outputs; None for plain text.
 
     Raises:
         ValueError: it is none of OpenAI's forms.
     """
+    if isinstance(value, str):  # columns of tables cannot hold schemas of many shapes
+        try:
+            value = orjson.loads(value)
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"response_format is text but no JSON: {error}") from None
     kind = value.get("type") if isinstance(value, Mapping) else None
     if kind == "text":
         return None

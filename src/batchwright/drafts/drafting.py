@@ -79,6 +79,8 @@ class RowPreparer:
         self._merge_roles = job.prompt.role_fallback == "merge"
         self._media = MediaReader(job, manifest)
         self._sampling = make_row_sampling(job)
+        is_csv = manifest.format == "csv"
+        self._own_sampling = self._sampling.resolve_cells if is_csv else self._sampling.resolve
         self._constraints = RowConstraints(job_compiler(job), self._sampling.resolve({})[0])
         self._keep_tools = job.model.tool_call_parser is not None
         self._keep_kwargs = job.model.reasoning_parser is not None or self._keep_tools
@@ -94,8 +96,9 @@ class RowPreparer:
             self._media.enter(path)
             draft = Draft()
             drafts.append(draft)
-            if record is None:
+            if record is None or index in batch.problems:
                 draft.reject(*batch.problems[index])
+                draft.id = self._known_id(record)
                 continue
             try:
                 self._check(record, draft)
@@ -103,6 +106,14 @@ class RowPreparer:
                 draft.reject(error.code, error.message)
         self._tokenise(drafts)
         return drafts
+
+    def _known_id(self, record: dict[str, Any] | None) -> str | None:
+        """The id of a row that cannot run, where it has one that is whole."""
+        try:
+            known = row_id((record or {}).get(self._id_column)) if self._id_column else None
+        except RowError:
+            return None
+        return None if known is None or "\ufffd" in known else known
 
     def _check(self, record: dict[str, Any], draft: Draft) -> None:
         if self._id_column:
@@ -118,7 +129,7 @@ class RowPreparer:
             draft.sampling, draft.max_tokens = self._sampling.resolve_fields(asked.sampling)
         else:
             given, adapter = None, self._adapters.of_row(record)
-            draft.sampling, draft.max_tokens = self._sampling.resolve(record)
+            draft.sampling, draft.max_tokens = self._own_sampling(record)
         self._constraints.check(draft.sampling)
         if self._pairs is None:
             prompt = self._prompts.build(record, self._media.forms, at)

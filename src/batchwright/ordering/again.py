@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,15 @@ from batchwright.plan.chunks import cut_chunks, slices_of_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
+
+_READ = ("row", "status", "error_code", "finish_reason")
+
+
+class _Failed(NamedTuple):
+    """The newest outcome of a row that failed: its code, and whether its answer was cut."""
+
+    code: str
+    cut: bool
 
 
 def order_failed_rows(
@@ -47,7 +57,8 @@ def order_failed_rows(
         duplicates=(),
         rows=0,
         last=True,
-        replaces=tuple(_codes_of(chunk, failed) for chunk in chunks),
+        replaces=tuple(dict(Counter(one.code for one in _of(chunk, failed))) for chunk in chunks),
+        replaces_cut=tuple(sum(one.cut for one in _of(chunk, failed)) for chunk in chunks),
     )
     # From here on the results are those of an earlier pass: whoever writes them again says so.
     storage.delete(layout.SUCCESS)
@@ -55,27 +66,25 @@ def order_failed_rows(
     return len(rows)
 
 
-def _codes_of(chunk: Chunk, failed: dict[int, str]) -> dict[str, int]:
-    return dict(
-        Counter(
-            failed[piece.first_row + index]
-            for piece in chunk.slices
-            for index in range(piece.start, piece.stop)
-        )
-    )
+def _of(chunk: Chunk, failed: dict[int, _Failed]) -> Iterator[_Failed]:
+    """What became of the rows of a chunk before."""
+    for piece in chunk.slices:
+        for index in range(piece.start, piece.stop):
+            yield failed[piece.first_row + index]
 
 
-def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> dict[int, str]:
-    """Row to code of its newest outcome, where that is a failure."""
-    failed: dict[int, str] = {}
+def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> dict[int, _Failed]:
+    """The rows whose newest outcome is a failure."""
+    failed: dict[int, _Failed] = {}
     for receipt in sorted(state.receipts.values(), key=lambda one: one.generation):
         if receipt.failed == 0 and receipt.generation == 0:
             continue
-        table = pq.read_table(
-            pa.BufferReader(storage.read(receipt.file)), columns=["row", "status", "error_code"]
-        )
+        with pq.ParquetFile(pa.BufferReader(storage.read(receipt.file))) as part:
+            names = [name for name in _READ if name in part.schema_arrow.names]
+            table = part.read(columns=names)
         for record in table.to_pylist():
             failed.pop(record["row"], None)
             if record["status"] == "failed":
-                failed[record["row"]] = record["error_code"]
-    return {row: code for row, code in failed.items() if not codes or code in codes}
+                cut = record.get("finish_reason") == "length"
+                failed[record["row"]] = _Failed(record["error_code"], cut)
+    return {row: one for row, one in failed.items() if not codes or one.code in codes}

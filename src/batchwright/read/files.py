@@ -91,6 +91,8 @@ def _glob(pattern: str) -> Iterator[str]:
 
 
 def _source(path: str) -> SourceFile:
+    if not _is_text(path):  # what is written of a run is UTF-8
+        raise InputError(f"{path!a}: the name is not UTF-8", "Rename the file or folder.")
     try:
         info = Path(path).stat()
     except OSError as error:
@@ -100,3 +102,11 @@ def _source(path: str) -> SourceFile:
     if not os.access(path, os.R_OK):
         raise InputError(f"{path}: not readable", "Give this user the right to read it.")
     return SourceFile(path, info.st_size, str(info.st_mtime_ns))
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -12,7 +12,7 @@ from batchwright.core.errors import InputError, RowError
 from batchwright.core.records import RowBatch
 from batchwright.read.batches import Row, gather
 from batchwright.read.compression import BLOCK, Damaged, read_chunks
-from batchwright.read.jsonl import check_surrogates, checked_object
+from batchwright.read.jsonl import checked_object, mended
 
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -146,12 +146,14 @@ def _elements(text: _Text) -> Iterator[Row]:
 
 def _row(value: Any, source: str, line: int, lines_read: int) -> Row:
     try:
-        record = checked_object(value)
-        if _SURROGATE.search(source):
-            check_surrogates(record)
         # Line ends cannot stand within JSON strings: taking them out changes no value, and the
         # digits of numbers stay as they were written.
-        return Row(line, lines_read, record, _LAYOUT.sub("", source).encode())
+        kept = _LAYOUT.sub("", source).encode()
+        found = checked_object(value)
+        if not _SURROGATE.search(source):
+            return Row(line, lines_read, found, kept)
+        record, bad = mended(found)
+        return Row(line, lines_read, record, None if record is None else kept, bad)
     except UnicodeEncodeError:
         problem = RowError("bad_unicode", "the object is not UTF-8")
     except RowError as error:

@@ -54,16 +54,15 @@ def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield last
 
 
-def parse_object(line: bytes) -> dict[str, Any]:
-    """The object on a line. Raises RowError."""
+def parse_object(line: bytes) -> tuple[dict[str, Any] | None, RowError | None]:
+    """The object on a line, and what is wrong with its text; see `mended`. Raises RowError."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
+        return mended(checked_object(_parse_exactly(line)))
+    if _LONG_NUMBER.search(line):
         value = _parse_exactly(line)
-    else:
-        if _LONG_NUMBER.search(line):
-            value = _parse_exactly(line)
-    return checked_object(value)
+    return checked_object(value), None
 
 
 def checked_object(value: Any) -> dict[str, Any]:
@@ -74,13 +73,21 @@ def checked_object(value: Any) -> dict[str, Any]:
     raise RowError("not_an_object", f"expected a JSON object, found {kind}")
 
 
-def check_surrogates(value: Any) -> None:
-    """Raise RowError if a text within holds half of a surrogate pair."""
+def mended(record: dict[str, Any]) -> tuple[dict[str, Any] | None, RowError | None]:
+    """The record, and what is wrong if a text within holds half of a surrogate pair.
+
+    Such a row cannot run, but its other fields, the id first of all, say which one it is: they are
+    kept, with U+FFFD for the half. There is no record if a column's name is broken.
+    """
+    text = json.dumps(record, ensure_ascii=False)
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        text.encode()
     except UnicodeEncodeError as error:
         bad = error.object[error.start]
-        raise RowError("bad_unicode", f"lone surrogate U+{ord(bad):04X} in the text") from error
+        problem = RowError("bad_unicode", f"lone surrogate U+{ord(bad):04X} in the text")
+        clean = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        return (clean if clean.keys() == record.keys() else None), problem
+    return record, None
 
 
 def _parse_exactly(line: bytes) -> Any:
@@ -98,7 +105,6 @@ def _parse_exactly(line: bytes) -> Any:
         raise RowError("bad_json", "nested too deeply") from error
     except ValueError as error:
         raise RowError("bad_json", f"{error}") from error
-    check_surrogates(value)
     return value
 
 
@@ -136,12 +142,13 @@ def _careful_batch(lines: list[bytes], first: int) -> RowBatch:
             continue
         numbers.append(number)
         try:
-            records.append(parse_object(line))
-            kept.append(line)
+            record, problem = parse_object(line)
         except RowError as error:
-            problems[len(records)] = (error.code, error.message)
-            records.append(None)
-            kept.append(None)
+            record, problem = None, error
+        if problem is not None:
+            problems[len(records)] = (problem.code, problem.message)
+        records.append(record)
+        kept.append(None if record is None else line)
     return RowBatch(records, json_array(kept), numbers, problems, first + len(lines) - 1)
 
 

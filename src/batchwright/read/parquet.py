@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -14,15 +13,20 @@ from pyarrow import types
 from batchwright.core.errors import InputError
 from batchwright.core.records import RowBatch, SourceFile
 from batchwright.read.opening import each_in_order, open_bytes
+from batchwright.read.parquet_records import no_text, records_of
 from batchwright.read.parquet_types import (
     TEXT,
+    UUID,
     as_it_is,
     binary_columns,
     bytes_columns,
     no_null,
     plain,
     rebuilt,
+    repeated,
+    repeated_within,
     rows_that_are_no_text,
+    uuid_texts,
     without,
 )
 from batchwright.rundir.locations import is_address
@@ -101,15 +105,11 @@ def read_parquet(
             kept = _conformed(path, batch, input_type, spoilt)
             done += len(kept)
             numbers = list(range(row, row + len(kept)))
-            records = _records(kept, spoilt)
+            records = records_of(kept, spoilt)
             if spoilt:
                 kept = without(kept, list(spoilt))
                 records = [None if index in spoilt else one for index, one in enumerate(records)]
-            problems = {
-                index: ("bad_unicode", f"column {name!r} holds bytes that are not UTF-8")
-                for index, name in spoilt.items()
-            }
-            yield RowBatch(records, kept, numbers, problems, done)
+            yield RowBatch(records, kept, numbers, no_text(spoilt), done)
             row += len(kept)
 
 
@@ -149,9 +149,16 @@ def _batch_rows(metadata: pq.FileMetaData, groups: range, asked: int) -> int:
 def _schema(path: str) -> pa.Schema:
     with _open(path) as file:
         schema = file.schema_arrow
-    for name in schema.names:
-        if schema.names.count(name) > 1:
-            raise InputError(f"{path}: two columns are named {name!r}", "Rename one of them.")
+    twice = repeated(schema.names)
+    if twice is not None:
+        raise InputError(f"{path}: two columns are named {twice!r}", "Rename one of them.")
+    for field in schema:
+        twice = repeated_within(field.type)
+        if twice is not None:
+            raise InputError(
+                f"{path}: column {field.name!r} has two fields named {twice!r}",
+                "Rename one of them.",
+            )
     return schema
 
 
@@ -180,10 +187,15 @@ def _fields(path: str, schema: pa.Schema, binary: Collection[str]) -> list[pa.Fi
     """Columns of a file in plain types, then those that stand in its path."""
     hive = [name for name in _partitions(path) if name not in schema.names]
     fields = [
-        pa.field(field.name, rebuilt(field.type, as_it_is if field.name in binary else plain))
+        pa.field(field.name, _plain_type(field.type, as_it_is if field.name in binary else plain))
         for field in schema
     ]
     return [*fields, *(pa.field(name, TEXT) for name in hive)]
+
+
+def _plain_type(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """UUIDs become text: bytes could be neither ids nor part of a prompt."""
+    return TEXT if type_ == UUID else rebuilt(type_, leaf)
 
 
 def _partitions(path: str) -> dict[str, str | None]:
@@ -235,6 +247,8 @@ def _cast(path: str, field: pa.Field, column: pa.Array, spoilt: dict[int, str]) 
     """The column in its type; a value that is no text spoils its own row only."""
     if column.type == field.type:
         return column
+    if column.type == UUID:
+        return uuid_texts(column)
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     try:
@@ -252,68 +266,3 @@ def _cast(path: str, field: pa.Field, column: pa.Array, spoilt: dict[int, str]) 
         for row in bad:
             spoilt.setdefault(row, field.name)
         return without(column, bad).cast(field.type)
-
-
-def _records(rows: pa.StructArray, spoilt: dict[int, str]) -> list[dict[str, Any] | None]:
-    columns = []
-    for place, field in enumerate(rows.type):
-        values = _values(_readable(rows.field(place)), field.name, spoilt)
-        clean = _cleaner(field.type)
-        columns.append([clean(value) for value in values] if clean else values)
-    names = [field.name for field in rows.type]
-    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
-
-
-def _values(column: pa.Array, name: str, spoilt: dict[int, str]) -> list[Any]:
-    """The column's values; text that is no UTF-8, which some writers let through, spoils its row."""
-    try:
-        return list(column.to_pylist())
-    except UnicodeDecodeError:
-        values: list[Any] = []
-        for row, one in enumerate(column):
-            try:
-                values.append(one.as_py())
-            except UnicodeDecodeError:
-                values.append(None)
-                spoilt.setdefault(row, name)
-        return values
-
-
-def _readable(column: pa.Array) -> pa.Array:
-    """The column without nanoseconds, which Python's own times cannot hold."""
-    type_ = rebuilt(column.type, _no_nanoseconds)
-    return column if type_ == column.type else column.cast(type_, safe=False)
-
-
-def _no_nanoseconds(type_: pa.DataType) -> pa.DataType:
-    if getattr(type_, "unit", None) != "ns":
-        return type_
-    if types.is_timestamp(type_):
-        return pa.timestamp("us", type_.tz)
-    return pa.duration("us") if types.is_duration(type_) else pa.time64("us")
-
-
-def _cleaner(type_: pa.DataType) -> Callable[[Any], Any] | None:
-    """Makes plain objects of nested values; None where there is nothing to do.
-
-    Arrow gives each struct every key that any struct of the column has: a null there is padding.
-    """
-    if types.is_struct(type_):
-        inner = {field.name: _cleaner(field.type) or _same for field in type_}
-        return lambda value: (
-            value and {key: inner[key](item) for key, item in value.items() if item is not None}
-        )
-    if types.is_map(type_):
-        clean_item = _cleaner(type_.item_type) or _same
-        return lambda value: (
-            None if value is None else {key: clean_item(item) for key, item in value}
-        )
-    if types.is_list(type_) or types.is_large_list(type_):
-        element = _cleaner(type_.value_type)
-        if element is not None:
-            return lambda value: value and [element(item) for item in value]
-    return None
-
-
-def _same(value: Any) -> Any:
-    return value

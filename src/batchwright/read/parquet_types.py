@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from pyarrow import types
 
 TEXT = pa.large_string()
+UUID = pa.uuid()
 
 # Of a column that may be text: so many values at most, of so much together.
 _VALUES = 1000
@@ -32,9 +33,14 @@ def rebuilt(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> p
 
 
 def plain(type_: pa.DataType) -> pa.DataType:
-    """The type without dictionaries, views and widths; bytes are taken for text."""
+    """The type without dictionaries, views and widths; bytes are taken for text.
+
+    A time zone that nobody here knows becomes UTC, which keeps the instants.
+    """
     if types.is_dictionary(type_):
         return plain(type_.value_type)
+    if types.is_timestamp(type_) and type_.tz and not _is_known_zone(type_.tz):
+        return pa.timestamp(type_.unit, "UTC")
     views = types.is_string_view(type_) or types.is_binary_view(type_)
     if views or types.is_string(type_) or types.is_binary(type_) or types.is_large_binary(type_):
         return TEXT
@@ -46,6 +52,37 @@ def as_it_is(type_: pa.DataType) -> pa.DataType:
     if types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_):
         return pa.large_binary()
     return plain(type_)
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that is there twice, if any."""
+    return next((name for at, name in enumerate(names) if name in names[:at]), None)
+
+
+def repeated_within(type_: pa.DataType) -> str | None:
+    """A name that a struct anywhere within the type has twice, if any."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return repeated_within(type_.storage_type)
+    if not types.is_nested(type_):
+        return None
+    fields = [type_.field(place) for place in range(type_.num_fields)]
+    found = repeated([field.name for field in fields]) if types.is_struct(type_) else None
+    within = (repeated_within(field.type) for field in fields)
+    return found if found is not None else next((one for one in within if one is not None), None)
+
+
+def uuid_texts(column: pa.Array) -> pa.Array:
+    """UUIDs as everybody writes them: lower case, with hyphens."""
+    values = [None if one is None else str(one) for one in column.to_pylist()]
+    return pa.array(values, TEXT)
+
+
+def _is_known_zone(zone: str) -> bool:
+    try:
+        pa.lib.string_to_tzinfo(zone)
+    except (pa.ArrowException, ValueError, KeyError):
+        return False
+    return True
 
 
 def no_null(type_: pa.DataType) -> pa.DataType:

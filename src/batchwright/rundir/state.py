@@ -188,6 +188,15 @@ class RunState:
                     failures.subtract(replaced)
         return dict(+failures)
 
+    def _cut_before(self) -> int:
+        """Answers that were cut, of rows that have a newer outcome."""
+        return sum(
+            cut
+            for batch in self.batches
+            for number, cut in enumerate(batch.replaces_cut)
+            if Chunk(batch.generation, number, ()).name in self.done
+        )
+
     def counts(self) -> Counts:
         """The sums of all that is read so far."""
         first_pass = [batch for batch in self.batches if batch.generation == 0]
@@ -202,7 +211,7 @@ class RunState:
             rejected=sum(batch.rejected for batch in first_pass),
             ok=sum(receipt.ok for receipt in receipts),
             failed=sum(receipt.failed for receipt in receipts) - retried,
-            truncated=sum(receipt.truncated for receipt in receipts),
+            truncated=sum(receipt.truncated for receipt in receipts) - self._cut_before(),
             prompt_tokens=sum(receipt.prompt_tokens for receipt in receipts),
             completion_tokens=sum(receipt.completion_tokens for receipt in receipts),
             chunks=num_chunks,
@@ -210,6 +219,7 @@ class RunState:
             ordered=self.ordered,
             failures=self._failures(),
             reopened=max(0, ordered_again - retried),
+            again=retried,
         )
 
 
@@ -230,7 +240,8 @@ class Counts:
     """Where a run stands.
 
     `rows` grows until `ordered`; `truncated` counts cut answers; `reopened` rows have a fate, and
-    a retry that is not done will give them another one.
+    a retry that is not done will give them another one. `again` outcomes came of retries. Tokens are
+    those that were computed, for outcomes that a retry has replaced as well.
     """
 
     rows: int
@@ -245,6 +256,7 @@ class Counts:
     ordered: bool
     failures: dict[str, int] = field(default_factory=dict)
     reopened: int = 0
+    again: int = 0
 
     @property
     def settled(self) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from batchwright.core.errors import RowError
 
 
 def row_id(value: Any) -> str:
-    """The id as text: text as it is, an integer as its digits.
+    """The id as text: text as it is, an integer as its digits, a decimal with all of its places.
 
     Raises:
         RowError: `missing_id` for null and empty text, `bad_id` for anything else; floats are
@@ -20,6 +21,8 @@ def row_id(value: Any) -> str:
         raise RowError("missing_id", "the id is empty")
     if type(value) is int:
         return str(value)
+    if type(value) is Decimal:  # exact, unlike a float: databases keep their keys as such
+        return format(value, "f")
     if value is None:
         raise RowError("missing_id", "the row has no id")
     hint = "; floats may be rounded, store ids as text" if isinstance(value, float) else ""

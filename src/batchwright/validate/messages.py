@@ -145,8 +145,9 @@ def _content(
 def _part(index: int, number: int, part: Any, found: Found | None) -> dict[str, Any]:
     """A part of a message in one of two forms: a text, or the place of an image or a sound."""
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "text" and isinstance(part.get("text"), str):
-        return {"type": "text", "text": part["text"]}
+    said = part.get(kind) if kind in ("text", "refusal") else None
+    if isinstance(said, str):
+        return {"type": "text", "text": said}
     if kind in _UNSUPPORTED or (kind in PART_KEYS and found is None):
         raise RowError("unsupported", f"message {index} has a part of type {kind}")
     if kind in PART_KEYS and found is not None:
@@ -181,4 +182,6 @@ def _tool_call(index: int, call: Any) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return "an object"
     return "null" if value is None else type(value).__name__

@@ -111,6 +111,8 @@ def _message(index: int, item: dict[str, Any]) -> dict[str, Any]:
 def _part(index: int, part: Any) -> Any:
     if isinstance(part, dict) and part.get("type") in _TEXT_PARTS:
         return {"type": "text", "text": part.get("text")}
+    if isinstance(part, dict) and part.get("type") == "refusal":
+        return part
     kind = part.get("type") if isinstance(part, dict) else None
     raise RowError("unsupported", f"item {index} of body.input has a part of type {kind}")
 

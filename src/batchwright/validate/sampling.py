@@ -23,6 +23,10 @@ DEFAULT_MAX_TOKENS = 512
 # Rows with a seed each would otherwise fill the memory.
 _CACHE_SIZE = 4096
 
+# Fields whose cells in CSV mean what they say; of all others they are JSON.
+_TEXT_CELLS = frozenset({"stop", "guided_regex", "guided_grammar"})
+_SPELLINGS = {"": None, "True": True, "False": False}
+
 # A date must not share the key of the text that it looks like.
 _KEY_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
@@ -58,6 +62,11 @@ class RowSampling:
             {name: value for name, value in record.items() if name in self._names}
         )
 
+    def resolve_cells(self, record: Mapping[str, Any]) -> tuple[str, int]:
+        """The same for a row of CSV, whose cells are all texts. Raises RowError."""
+        names = self._names & record.keys()
+        return self.resolve_fields({name: _cell_value(name, record[name]) for name in names})
+
     def resolve_fields(self, fields: Mapping[str, Any]) -> tuple[str, int]:
         """The same for fields that are known to be meant as sampling fields."""
         given = {name: value for name, value in fields.items() if value is not None}
@@ -90,6 +99,18 @@ class RowSampling:
                 "bad_sampling", f"min_tokens {merged['min_tokens']} is above {max_tokens=}"
             )
         return canonical_json(merged), max_tokens
+
+
+def _cell_value(name: str, cell: str) -> Any:
+    """What a cell of CSV says; one without content says nothing."""
+    if cell in _SPELLINGS:
+        return _SPELLINGS[cell]
+    if name in _TEXT_CELLS:
+        return cell
+    try:
+        return orjson.loads(cell)
+    except orjson.JSONDecodeError:
+        return cell  # the check of the field tells what it must be
 
 
 def shortest_answer(sampling: str) -> int:

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError, meta, nodes
+from jinja2.filters import do_default
 from jinja2.sandbox import SandboxedEnvironment
+from jinja2.tests import test_defined
 
 from batchwright.core.errors import JobError, RowError
+from batchwright.core.struct import Struct
 from batchwright.validate.names import did_you_mean
 
 # What running a template can raise, besides Jinja's own errors: filters and operators are Python.
@@ -19,6 +22,7 @@ FAILURES = (
 )  # fmt: skip
 
 _UNDEFINED_NAME = re.compile(r"^'([^']+)' is undefined$")
+_WITHIN = re.compile(r"object' has no attribute ('[^']+')$")
 
 
 class _NullOutput(TemplateError):
@@ -33,6 +37,36 @@ def _printable(value: Any) -> Any:
     return value
 
 
+def _default(value: Any, default_value: Any = "", boolean: bool = False) -> Any:  # noqa: FBT001, FBT002
+    return default_value if value is None else do_default(value, default_value, boolean)
+
+
+class _Environment(SandboxedEnvironment):
+    """Jinja2 in which a null is as good as an absent value to those who ask.
+
+    `default`, `is defined` and `or` thus do the same whether a key is absent or null: in Parquet the
+    two are one.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.filters["default"] = self.filters["d"] = _default
+        self.tests["defined"] = lambda value: value is not None and test_defined(value)
+        self.tests["undefined"] = lambda value: value is None or not test_defined(value)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """`obj.attribute`."""
+        return None if _is_null(obj, attribute) else super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """`obj[argument]`."""
+        return None if _is_null(obj, argument) else super().getitem(obj, argument)
+
+
+def _is_null(obj: Any, name: Any) -> bool:
+    return isinstance(obj, Struct) and isinstance(name, str) and obj.is_null(name)
+
+
 class RowTemplate:
     """A template compiled once and rendered per row.
 
@@ -41,7 +75,7 @@ class RowTemplate:
     """
 
     def __init__(self, source: str) -> None:
-        environment = SandboxedEnvironment(
+        environment = _Environment(
             undefined=StrictUndefined,
             autoescape=False,
             keep_trailing_newline=True,
@@ -117,6 +151,8 @@ def _join(pieces: Sequence[tuple[str, str]], values: Mapping[str, Any]) -> str |
 def _missing(error: UndefinedError, values: Mapping[str, Any]) -> str:
     found = _UNDEFINED_NAME.match(error.message or "")
     if not found:
-        return f"the template needs a field that this row does not have: {error.message}"
+        within = _WITHIN.search(error.message or "")
+        what = f"{within[1]} of an object" if within else error.message
+        return f"the template needs a field that this row does not have: {what}"
     name = found[1]
     return f"the template needs the field {name!r}{did_you_mean(name, values)}"

@@ -29,7 +29,7 @@ from batchwright.core.errors import EngineError, Stopped
 from batchwright.core.media import has_media
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Chunk, Request, RowBatch
-from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, contract, output_name, prepared_schema
+from batchwright.core.schemas import EMBEDDING, INPUT_COLUMN, contract, prepared_schema
 from batchwright.core.tasks import TaskSettings
 from batchwright.drafts.drafting import Draft, RowPreparer, drafts_to_table
 from batchwright.drafts.references import media_limits
@@ -38,6 +38,7 @@ from batchwright.engines.process import EngineProcess
 from batchwright.engines.warm_up import start_gate
 from batchwright.equip.equipment import answer_reader, engine_settings, job_tokenizer, row_timeout_s
 from batchwright.media.pool import MediaPool
+from batchwright.read.parquet_records import no_text, records_of
 from batchwright.rundir.clock import SystemClock
 from batchwright.rundir.manifest import Manifest
 from batchwright.rundir.prepared import make_requests
@@ -46,6 +47,7 @@ from batchwright.wiring import engine_target
 from batchwright.working.committer import ActiveChunk, Committer, set_copies_apart
 from batchwright.working.conforming import Conformer
 from batchwright.working.finishing import Finisher
+from batchwright.write.json_input import output_names
 from batchwright.write.parts import build_part
 from batchwright.write.vectors import shown_vectors
 
@@ -156,7 +158,8 @@ class RowStream:
         if table.num_rows == 0:
             kept = pa.array([], pa.struct(list(table.schema)))
         lines, paths = list(range(1, table.num_rows + 1)), ["dataset"] * table.num_rows
-        batch = RowBatch(table.to_pylist(), kept, lines, paths=paths)
+        spoilt: dict[int, str] = {}
+        batch = RowBatch(records_of(kept, spoilt), kept, lines, no_text(spoilt), paths=paths)
         drafts = self._preparer.prepare(batch)
         prepared = drafts_to_table(drafts, batch, prepared_schema(kept.type))
         rows = np.fromiter(self._numbers, np.int64, table.num_rows)
@@ -307,6 +310,7 @@ def with_answers(table: pa.Table, part: pa.Table, task: TaskSettings) -> pa.Tabl
     }
     if task.vectors is not None:
         shown[EMBEDDING] = shown_vectors(part, task.vectors)
-    own = {output_name(name, shown): table.column(name) for name in table.column_names}
+    names = output_names(table.column_names, shown)
+    own = {names[name]: table.column(name) for name in table.column_names}
     assert INPUT_COLUMN not in shown
     return pa.table({**own, **shown})

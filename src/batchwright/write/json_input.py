@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchwright.core.errors import VerifyError
-from batchwright.core.schemas import CONTRACT_NAMES, output_name
+from batchwright.core.schemas import CONTRACT_NAMES
 
 _DOUBLE_EXACT_MAX = 2**53
 
@@ -57,17 +57,27 @@ class ParsedRows:
 def output_names(
     columns: Iterable[str], contract: Collection[str] = CONTRACT_NAMES
 ) -> dict[str, str]:
-    """Each input column's name in the results: no two are the same, none is in the contract."""
+    """Each input column's name in the results: no two are the same, none is in the contract.
+
+    `Text` and `text` are the same: to DuckDB, Spark and Delta they are, and a query for one would
+    be answered with the other.
+    """
     columns = list(columns)
-    names = {column: output_name(column, contract) for column in columns}
-    taken = {column for column in columns if names[column] == column}
+    taken = {name.lower() for name in contract}
+    names: dict[str, str] = {}
     for column in columns:
-        if names[column] == column:
+        if column.lower() not in taken:
+            names[column] = column
+            taken.add(column.lower())
+    for column in columns:
+        if column in names:
             continue
-        while names[column] in taken or names[column] in contract:
-            names[column] = f"input_{names[column]}"
-        taken.add(names[column])
-    return names
+        name = f"input_{column}"
+        while name.lower() in taken:
+            name = f"input_{name}"
+        names[column] = name
+        taken.add(name.lower())
+    return {column: names[column] for column in columns}
 
 
 def parse_rows(texts: pa.Array) -> ParsedRows:

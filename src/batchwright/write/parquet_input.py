@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import base64
+from datetime import date
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+_TICKS_A_DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
+
+# From 1970: the years that have four digits.
+_FIRST_DAY = date(1, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
+_LAST_DAY = date(9999, 12, 31).toordinal() - date(1970, 1, 1).toordinal()
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -73,8 +80,11 @@ def _lengths(array: pa.Array) -> pa.Array:
 def _leaf(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_timestamp(kind):
-        return _iso(array)
-    if pa.types.is_decimal(kind) or pa.types.is_time(kind) or pa.types.is_date(kind):
+        return _with_far_times(array, _iso(array), kind.unit)
+    if pa.types.is_date(kind):
+        unit = "D" if pa.types.is_date32(kind) else "ms"
+        return _with_far_times(array, array.cast(pa.string()), unit)
+    if pa.types.is_decimal(kind) or pa.types.is_time(kind):
         return array.cast(pa.string())
     if pa.types.is_duration(kind):
         return pa.array([_iso_duration(v, kind.unit) for v in array.cast(pa.int64()).to_pylist()])
@@ -98,6 +108,30 @@ def _iso(array: pa.Array) -> pa.Array:
     return (
         pc.replace_substring_regex(text, r"([+-]\d\d)(\d\d)$", r"\1:\2") if array.type.tz else text
     )
+
+
+def _with_far_times(array: pa.Array, texts: pa.Array, unit: str) -> pa.Array:
+    """The texts, with those of years that have not four digits made anew.
+
+    Arrow writes `<value out of range>` for some of these, and for others a wrong year. They are in
+    UTC where the type has a zone, with the sign that ISO 8601 asks for.
+    """
+    if unit == "ns":  # ends in the year 2262
+        return texts
+    ticks = array.cast(pa.int32() if unit == "D" else pa.int64()).cast(pa.int64())
+    day = _TICKS_A_DAY[unit]
+    far = pc.or_(pc.less(ticks, _FIRST_DAY * day), pc.greater(ticks, _LAST_DAY * day + day - 1))
+    far = pc.fill_null(far, False)  # noqa: FBT003
+    if not pc.any(far).as_py():
+        return texts
+    zone = "Z" if getattr(array.type, "tz", None) else ""
+    days = pa.types.is_date(array.type)
+    # The least number is no time to numpy.
+    counts = np.maximum(ticks.filter(far).to_numpy(), np.iinfo(np.int64).min + 1)
+    moments = counts.astype(f"datetime64[{unit}]")
+    written = np.datetime_as_string(moments.astype("datetime64[D]") if days else moments)
+    signed = [one if one.startswith("-") else f"+{one}" for one in written.tolist()]
+    return pc.replace_with_mask(texts, far, pa.array([one + zone for one in signed], texts.type))
 
 
 def _iso_duration(count: int | None, unit: str) -> str | None:

@@ -88,3 +88,13 @@ def test_an_address_that_is_none_is_refused(path: str) -> None:
     with pytest.raises(JobError, match=path.partition(":")[0]) as caught:
         list_files(path)
     assert "s3://" in caught.value.hint
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.jsonl")
+    try:
+        (tmp_path / name).write_text("{}")
+    except OSError:
+        pytest.skip("this file system has only UTF-8 names")
+    with pytest.raises(InputError, match="not UTF-8"):
+        list_files(str(tmp_path))

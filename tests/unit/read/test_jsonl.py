@@ -57,7 +57,6 @@ def test_ends_of_lines(tmp_path: Path, end: str) -> None:
         (b'{"a": 1' + b"0" * 5000 + b"}", "bad_json", "digits"),
         (b'{"a": "\xff"}', "bad_unicode", "byte 8 of the line is not UTF-8"),
         (b'{"a": "\xed\xa0\x80"}', "bad_unicode", "not UTF-8"),
-        (b'{"a": ["\\ud800"]}', "bad_unicode", "lone surrogate U+D800"),
         (b'{"\\udc00": 1}', "bad_unicode", "lone surrogate U+DC00"),
         (b"[1]", "not_an_object", "a list"),
         (b"1", "not_an_object", "a number"),
@@ -158,3 +157,15 @@ def test_any_cut_of_any_lines(
     assert _physical_lines(path, split_bytes)[0] == expected
     good = [json.loads(text) for text in texts if text.startswith("{")]
     assert [record for record in records(read(path)) if record is not None] == good
+
+
+@pytest.mark.parametrize("as_array", [False, True])
+def test_half_a_pair_of_surrogates_leaves_the_row_its_id(tmp_path: Path, as_array: bool) -> None:
+    """Texts that were cut in the middle of an emoji are common."""
+    line = '{"id": 90071992547409931234, "a": ["x\\ud83d"], "b": "\\ud83d\\ude00"}'
+    data = f"[{line}]" if as_array else line
+    batches = read(write(tmp_path / ("a.json" if as_array else "a.jsonl"), data))
+    row = records(batches)[0]
+    assert row == {"id": 90071992547409931234, "a": ["x\ufffd"], "b": "😀"}
+    assert batches[0].problems[0] == ("bad_unicode", "lone surrogate U+D83D in the text")
+    assert kept(batches)[0] == line

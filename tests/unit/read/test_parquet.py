@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -240,3 +241,59 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(InputError, match="two columns are named 'a'"):
         read(tmp_path / "a.parquet")
+
+
+FAR_US = 9_223_372_036_854_775_807  # how databases write "for ever"
+
+
+def test_times_that_python_cannot_hold_are_null_to_prompts_and_cost_no_row(tmp_path: Path) -> None:
+    at = pa.timestamp("us")
+    columns = {
+        "t": ["x", "y"],
+        "until": pa.array([FAR_US, 0], pa.int64()).cast(at),
+        "day": pa.array([2**30, 0], pa.int32()).cast(pa.date32()),
+        "span": pa.array([2**62, 0], pa.int64()).cast(pa.duration("s")),
+        "zoned": pa.array([253_402_300_799_000_000, 0], pa.timestamp("us", "Europe/Berlin")),
+        "within": pa.array([{"at": FAR_US}, {"at": 0}], pa.struct({"at": pa.int64()})).cast(
+            pa.struct({"at": at})
+        ),
+    }
+    batches = read(save(tmp_path / "a.parquet", columns))
+    far, near = records(batches)
+    assert far == {**dict.fromkeys(columns), "t": "x"}
+    assert near is not None
+    assert near["until"] == datetime(1970, 1, 1)
+    assert codes(batches) == []
+    assert batches[0].kept.field("until").cast(pa.int64()).to_pylist() == [FAR_US, 0]
+
+
+def test_a_time_zone_that_nobody_knows_is_utc(tmp_path: Path) -> None:
+    zoned = pa.array([5, None], pa.timestamp("us", "Mars/Base"))
+    batches = read(save(tmp_path / "a.parquet", {"at": zoned}))
+    assert column_type(tmp_path, "at") == pa.timestamp("us", "UTC")
+    moment = datetime(1970, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
+    assert records(batches) == [{"at": moment}, {"at": None}]
+
+
+def test_uuids_are_text(tmp_path: Path) -> None:
+    """They are what many tables have as their key."""
+    known = UUID("0189f7ea-ae2c-7809-8aeb-b819cf5e9e7f")
+    path = save(tmp_path / "a.parquet", {"id": pa.array([known.bytes, None], pa.uuid())})
+    assert records(read(path)) == [{"id": str(known)}, {"id": None}]
+    assert column_type(tmp_path, "id") == TEXT
+
+
+def test_two_fields_of_one_name_within_a_column(tmp_path: Path) -> None:
+    twice = [pa.field("a", pa.int64()), pa.field("a", pa.int64())]
+    inner = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], fields=twice)
+    column = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), inner)
+    path = save(tmp_path / "a.parquet", {"m": column})
+    with pytest.raises(InputError, match="column 'm' has two fields named 'a'"):
+        read(path)
+
+
+def test_structs_know_which_of_their_keys_are_null(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.parquet", {"m": [{"a": 1, "b": None}, {"a": None, "b": "x"}]})
+    first, second = (row["m"] for row in records(read(path)) if row)
+    assert (first, second) == ({"a": 1}, {"b": "x"})
+    assert [first.is_null(name) for name in "abc"] == [False, True, False]

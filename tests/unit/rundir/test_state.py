@@ -83,6 +83,22 @@ def test_a_retried_row_counts_by_its_newest_outcome(run: SmallRun) -> None:
     assert (counts.rows, counts.ok, counts.failed, counts.settled) == (10, 6, 1, 10)
 
 
+def test_cut_answers_of_replaced_outcomes_do_not_count(run: SmallRun) -> None:
+    """Else more answers than rows would be cut after a few retries."""
+    run.order()
+    put_receipt(run, receipt_of(0, 4, {"invalid_output": 3}))
+    put_receipt(run, receipt_of(1, 3, {}))
+    before = run.state().counts()
+    batch = OrderBatch(
+        1, 0, (), (), (), (), 0, last=True, replaces=({"invalid_output": 3},), replaces_cut=(1,)
+    )
+    run.storage.commit(layout.order_batch(1, 0), artifacts.dump(batch))
+    put_receipt(run, receipt_of(0, 3, {"invalid_output": 3}, generation=1))
+    after = run.state().counts()
+    assert after.truncated == before.truncated
+    assert (before.again, after.again) == (0, 3)
+
+
 def test_files_are_read_once(run: SmallRun) -> None:
     run.order()
     state = run.state()

@@ -20,6 +20,12 @@ def test_parts_become_one_text_and_nulls_go() -> None:
     assert message["name"] is None, "the input is not changed"
 
 
+def test_a_refusal_is_what_the_assistant_said() -> None:
+    part = {"type": "refusal", "refusal": "No."}
+    message = {"role": "assistant", "content": [part]}
+    assert parse_messages([message]) == [{"role": "assistant", "content": "No."}]
+
+
 def test_tool_calls() -> None:
     rows = parse_messages(
         [
@@ -40,7 +46,7 @@ def test_tool_calls() -> None:
     ("messages", "code", "where"),
     [
         ("not json", "bad_messages", "no JSON"),
-        ('{"role": "user"}', "bad_messages", "dict"),
+        ('{"role": "user"}', "bad_messages", "an object"),
         (7, "bad_messages", "int"),
         (["hi"], "bad_messages", "message 0"),
         ([{"content": "x"}], "bad_messages", "message 0"),

@@ -6,6 +6,7 @@ import pytest
 
 from batchwright.core.errors import REJECTION_CODES, JobError, RowError
 from batchwright.core.records import Prompt
+from batchwright.core.struct import Struct
 from batchwright.validate.prompts import PromptBuilder
 from batchwright.validate.token_ids import check_token_ids
 from batchwright.validate.warnings import is_blank, special_token_finder
@@ -196,6 +197,32 @@ class TestTemplate:
         problem = refusal(PromptBuilder(template=template), {"a": value})
         assert problem.code == "template_error"
         assert "bytes are printed" in problem.message
+
+    @pytest.mark.parametrize(
+        "meta", [{}, {"age": None}, Struct({}, {"age"})], ids=["absent", "null", "parquet"]
+    )
+    @pytest.mark.parametrize(
+        ("template", "text"),
+        [
+            ("{{ meta.age | default('?') }}", "?"),
+            ("{{ meta['age'] | d('?') }}", "?"),
+            ("{% if meta.age is defined %}{{ meta.age }}{% else %}?{% endif %}", "?"),
+        ],
+    )
+    def test_null_is_as_good_as_absent(self, meta: Any, template: str, text: str) -> None:
+        """Whether a file was JSON or Parquet must not decide which rows run."""
+        assert PromptBuilder(template=template).build({"meta": meta}).text == text
+
+    @pytest.mark.parametrize("meta", [{"age": None}, Struct({}, {"age"})], ids=["json", "parquet"])
+    def test_a_null_is_a_null_within_objects_too(self, meta: Any) -> None:
+        for template in ("{{ meta.age or '?' }}", "{% if meta.age is none %}?{% endif %}"):
+            assert PromptBuilder(template=template).build({"meta": meta}).text == "?"
+        problem = refusal(PromptBuilder(template="{{ meta.age }}"), {"meta": meta})
+        assert (problem.code, "null" in problem.message) == ("missing_field", True)
+
+    def test_a_slip_within_an_object_is_found(self) -> None:
+        problem = refusal(PromptBuilder(template="{{ m.agee or '?' }}"), {"m": Struct({}, {"age"})})
+        assert (problem.code, "'agee'" in problem.message) == ("missing_field", True)
 
     def test_empty_text(self) -> None:
         assert refusal(PromptBuilder(template="{{ a }}"), {"a": ""}).code == "empty_prompt"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from batchwright.validate.ids import row_id, text_id
         ("007", "007"),
         ("a ", "a "),
         ("null", "null"),
+        (Decimal("12345678901234567890"), "12345678901234567890"),
+        (Decimal("1E+3"), "1000"),
+        (Decimal("7.50"), "7.50"),
     ],
 )
 def test_exact_text(value: Any, text: str) -> None:

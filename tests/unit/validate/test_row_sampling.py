@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import datetime
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from batchwright.core.errors import JobError, RowError
+from batchwright.core.sampling import row_sampling
 from batchwright.validate import sampling
 from batchwright.validate.sampling import RowSampling
 
@@ -141,3 +143,34 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_shortest_answer(fields: dict[str, Any], shortest: int) -> None:
     text, _ = RowSampling(fields, None).resolve({})
     assert sampling.shortest_answer(text) == shortest
+
+
+@pytest.mark.parametrize(
+    ("given", "means"),
+    [
+        ({"max_tokens": 5.0}, {"max_tokens": 5}),
+        ({"max_tokens": Decimal(5), "seed": 7.0}, {"max_tokens": 5, "seed": 7}),
+        ({"temperature": Decimal("0.5")}, {"temperature": 0.5}),
+        ({"logit_bias": {5: 1.0}}, {"logit_bias": {"5": 1.0}}),
+        ({"response_format": '{"type": "json_object"}'}, {"response_format": {"type": "json_object"}}),
+    ],
+)  # fmt: skip
+def test_what_tables_make_of_numbers_and_objects(
+    given: dict[str, Any], means: dict[str, Any]
+) -> None:
+    """A column of integers with one missing value is one of floats in pandas."""
+    assert row_sampling(given) == row_sampling(means)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_tokens": 5.5}, {"max_tokens": float("nan")}, {"max_tokens": float("inf")},
+        {"seed": 2.0**60}, {"max_tokens": Decimal("5.5")}, {"max_tokens": Decimal("NaN")},
+        {"temperature": Decimal("NaN")}, {"max_tokens": True}, {"response_format": "json_object"},
+    ],
+)  # fmt: skip
+def test_what_would_be_a_guess_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(RowError) as caught:
+        row_sampling(given)
+    assert caught.value.code == "bad_sampling"

@@ -78,6 +78,33 @@ def test_a_column_of_the_same_name_gets_a_prefix(stream: RowStream) -> None:
     assert answered.column("text").to_pylist() != ["of the input"]
 
 
+def test_no_column_is_lost_to_a_prefix(stream: RowStream) -> None:
+    table = pa.table({"prompt": ["hello"], "text": ["a"], "input_text": ["b"], "Status": ["c"]})
+    answered = stream.submit(table).result(TIMEOUT_S)
+    found = {name: answered.column(name).to_pylist() for name in answered.column_names}
+    assert found["input_text"] == ["b"]
+    assert found["input_input_text"] == ["a"]
+    assert found["input_Status"] == ["c"]
+
+
+def test_rows_are_as_those_of_files(stream: RowStream) -> None:
+    """Padding of structs stays out of prompts, and times that Python cannot hold cost no row."""
+    table = pa.table(
+        {
+            "messages": [[{"role": "user", "content": "Hi"}]] * 2,
+            "chat_template_kwargs": [{"a": {"deep": None, "x": 1}}, {"a": {"deep": 1, "x": 1}}],
+            "until": pa.array([2**63 - 1, 0], pa.int64()).cast(pa.timestamp("us")),
+        }
+    )
+    seen: list[Any] = []
+    prepare = stream._preparer.prepare
+    stream._preparer.prepare = lambda batch: [seen.append(batch), prepare(batch)][1]  # type: ignore[assignment, misc, func-returns-value]
+    answered = stream.submit(table).result(TIMEOUT_S)
+    assert answered.column("status").to_pylist() == ["ok", "ok"]
+    assert answered.column("until").equals(table.column("until"))
+    assert seen[0].records[0]["chat_template_kwargs"] == {"a": {"x": 1}}
+
+
 def test_vectors_come_as_lists_of_numbers() -> None:
     made = stream_of(task="embed", sampling={}, embedding={"dimensions": 8})
     try:

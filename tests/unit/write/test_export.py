@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -179,6 +180,19 @@ def test_a_clash_with_the_contract_gets_a_prefix_that_is_free(
     assert lines == table.to_pylist()
 
 
+def test_names_that_differ_by_case_only_are_a_clash(folder: Folder, tmp_path: Path) -> None:
+    """DuckDB, Spark and Delta take `Text` for `text`, and would show one in the other's place."""
+    row = '{"Text": "t", "STATUS": "s", "a": 1, "A": 2}'
+    kinds = {"Text": {"string"}, "STATUS": {"string"}, "a": {"int"}, "A": {"int"}}
+    table, lines = _export_json(folder, tmp_path, [row], kinds)
+    own = {"input_Text": "t", "input_STATUS": "s", "a": 1, "input_A": 2}
+    assert table.to_pylist()[0] | own == table.to_pylist()[0]
+    assert lines == table.to_pylist()
+    assert len({name.lower() for name in table.column_names}) == len(table.column_names)
+    found = duckdb.from_arrow(table).filter("Status = 'ok' and Input_text = 't'")
+    assert found.aggregate("count(*)").fetchall() == [(1,)]
+
+
 @pytest.mark.parametrize(("columns", "own"), [("none", []), (["c", "a"], ["a", "c"]), ([], [])])
 def test_columns_are_chosen(folder: Folder, tmp_path: Path, columns: Any, own: list[str]) -> None:
     kinds = {"a": {"int"}, "b": {"int"}, "c": {"int"}}
@@ -254,6 +268,32 @@ def test_parquet_columns_keep_their_types(folder: Folder, tmp_path: Path) -> Non
         "input_id": "a",
     }
     assert list(lines[2]) == list(CONTRACT_NAMES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        (pa.timestamp("us"), ["+294247-01-10T04:00:54.775807", "-290308-12-21T19:59:05.224193"]),
+        (pa.timestamp("us", "UTC"), ["+294247-01-10T04:00:54.775807Z", None]),
+        (pa.timestamp("ms"), ["+292278994-08-17T07:12:55.807", None]),
+        (pa.date32(), ["+5881580-07-11", "-5877641-06-23"]),
+    ],
+)
+def test_times_of_far_years_are_written_as_what_they_are(
+    folder: Folder, tmp_path: Path, kind: pa.DataType, texts: list[str | None]
+) -> None:
+    """Arrow writes some of them as another year, and others as no time at all."""
+    whole: Any = pa.int32() if kind == pa.date32() else pa.int64()
+    last = 2 ** (whole.bit_width - 1) - 1
+    counts = [last, None if texts[1] is None else -last - 1, 0]
+    struct = pa.StructArray.from_arrays([pa.array(counts, whole).cast(kind)], ["at"])
+    parts = [store(folder, 0, prepared(struct, struct.type), [0, 1, 2])]
+    common: Any = {"input_type": struct.type, "total_rows": 3}
+    for format in ("jsonl", "csv"):
+        (path,) = export(folder, tmp_path / format, parts, **common, format=format)
+        for text in texts:
+            assert text is None or text in path.read_text()
+        assert "1970-01-01" in path.read_text()
 
 
 @pytest.mark.parametrize("local", [True, False])

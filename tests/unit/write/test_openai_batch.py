@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,26 @@ def test_response(folder: Folder, tmp_path: Path) -> None:
     assert body["output"][2]["call_id"] == "c"
     assert body["usage"]["input_tokens"] == 3
     assert body["metadata"] == {"k": "v"}
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("/v1/chat/completions", "chat.ChatCompletion"),
+        ("/v1/completions", "Completion"),
+        ("/v1/responses", "responses.Response"),
+    ],
+)
+def test_the_client_of_openai_reads_the_objects(
+    folder: Folder, tmp_path: Path, url: str, kind: str
+) -> None:
+    types = pytest.importorskip("openai.types")
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    likely = (TokenLogprobs(Logprob(4, -0.5, 1), (Logprob(4, -0.5, 1),)),)
+    more = More(tool_calls=(call,), reasoning="think", logprobs=likely)
+    outcome = Outcome(0, [4], text="Hi", finish_reason="stop", more=more)
+    body = one(folder, tmp_path, line("a", url, input="x"), outcome)
+    attrgetter(kind)(types).model_validate(body)
 
 
 def test_embeddings(folder: Folder, tmp_path: Path) -> None:
