@@ -92,7 +92,7 @@ FakeEngine.start = slow_one
 HOT_CARD = """
 import dataclasses
 from batchwright.core.readings import CardReading
-from batchwright.machine.surroundings import Surroundings
+from batchwright.machine.worker_reading import Surroundings
 reading = Surroundings.reading
 def with_card(self, *args, **more):
     found = reading(self, *args, **more)

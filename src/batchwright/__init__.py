@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from batchwright.handle import JobHandle
-    from batchwright.results.opened import OpenedRun
+    from batchwright.results.from_python import OpenedRun
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "job", "open"]
@@ -45,6 +45,6 @@ def open(run: str | Path) -> OpenedRun:
     Raises:
         batchwright.core.errors.JobError: it holds no run.
     """
-    from batchwright.results.opened import OpenedRun
+    from batchwright.results.from_python import OpenedRun
 
     return OpenedRun(run)

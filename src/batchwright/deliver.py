@@ -26,7 +26,7 @@ from batchwright.rundir.state import Counts, RunState, read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import NOTHING_WASTED, Waste, wasted, with_counted
 from batchwright.running.drive import Progress, Watch
-from batchwright.views.telling import report_at_the_end
+from batchwright.views.report import report_at_the_end
 
 LOOK_AGAIN_S = 0.5
 

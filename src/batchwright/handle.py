@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from batchwright.deliver import Summary
     from batchwright.diagnose.verdict import Diagnosis
     from batchwright.foresight.check import Validation
-    from batchwright.results.opened import OpenedRun
+    from batchwright.results.from_python import OpenedRun
     from batchwright.rundir.locations import Location
     from batchwright.running.drive import Progress
     from batchwright.views.looking import Standing
@@ -169,7 +169,7 @@ class JobHandle:
 
     def open(self) -> OpenedRun:
         """The rows of the run as Arrow, pandas, Polars or DuckDB, while it runs or after."""
-        from batchwright.results.opened import OpenedRun
+        from batchwright.results.from_python import OpenedRun
 
         return OpenedRun(self.run_dir)
 

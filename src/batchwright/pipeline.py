@@ -41,7 +41,7 @@ from batchwright.foresight.promise import Promise, with_pilot
 from batchwright.foresight.settle import mend, open_settled, outputs_of_pilot, replan
 from batchwright.foresight.survey import survey
 from batchwright.machine.hardware import usable_cores
-from batchwright.ordering.again import order_failed_rows
+from batchwright.ordering.retry import order_failed_rows
 from batchwright.results.exporting import export_run, first_pass
 from batchwright.results.following import following
 from batchwright.rundir import layout
@@ -52,9 +52,9 @@ from batchwright.rundir.rejected import RejectedRows
 from batchwright.rundir.state import read_state, unfinished
 from batchwright.rundir.storage import Storage
 from batchwright.running.drive import THE_PILOT, Watch, drive
-from batchwright.views.diagnosing import gather
+from batchwright.views.diagnosis_facts import gather
 from batchwright.views.looking import Standing, read_standing
-from batchwright.views.telling import write_report
+from batchwright.views.report import write_report
 from batchwright.write.verify import Verification, verify_parts
 
 

@@ -18,7 +18,7 @@ from batchwright.core.readings import INFER, STOPPING, Reading
 from batchwright.engines.feeder import Supervisor
 from batchwright.engines.reading import AnswerReader
 from batchwright.machine.hardware import gpu_sampler
-from batchwright.machine.surroundings import Surroundings
+from batchwright.machine.worker_reading import Surroundings
 from batchwright.media.pool import MediaPool
 from batchwright.rundir.chunk_queue import ChunkQueue
 from batchwright.rundir.events import Events

@@ -19,7 +19,7 @@ from batchwright.core.ports import EngineInfo, EngineSettings
 from batchwright.core.records import Request
 from batchwright.engines.fake import FakeEngine
 from batchwright.engines.feeder import Supervisor
-from batchwright.ordering.again import order_failed_rows
+from batchwright.ordering.retry import order_failed_rows
 from batchwright.rundir import layout
 from batchwright.rundir.heartbeat import Heartbeat
 from batchwright.rundir.ledger import read_heartbeat

@@ -224,7 +224,7 @@ def pilot(
     """Run a sample on the real engine: hours, GPU hours and dollars of the job, with an interval."""
     from batchwright import pipeline
     from batchwright.cli.tables import sweep_lines
-    from batchwright.foresight.sweeping import sweep as sweep_settings
+    from batchwright.foresight.sweep import sweep as sweep_settings
     from batchwright.pages.blocks import write_page
     from batchwright.pages.pilot import pilot_page
     from batchwright.pilot.show import pilot_lines

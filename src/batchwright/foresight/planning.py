@@ -16,8 +16,8 @@ from batchwright.engines.vllm_setup import is_cpu_build
 from batchwright.equip.adapters import other_bases
 from batchwright.equip.compatibility import check_compatible, with_companions
 from batchwright.executors.ray_cluster import cluster_cards
+from batchwright.machine.best_settings import Found, find_sweep, sweep_key
 from batchwright.machine.hardware import link_note, local_gpus, usable_cores
-from batchwright.machine.remembered import Found, find_sweep, sweep_key
 from batchwright.plan.density import share_cards
 from batchwright.plan.gpus import GPUS, assumed_link_note, find_gpu
 from batchwright.plan.measured import with_sweep

@@ -30,7 +30,7 @@ from batchwright.equip.equipment import (
     row_timeout_s,
 )
 from batchwright.machine.hardware import shared_memory_bytes
-from batchwright.machine.surroundings import Surroundings
+from batchwright.machine.worker_reading import Surroundings
 from batchwright.order import Sequencer
 from batchwright.prepare import Preparer
 from batchwright.results.loading import Loader

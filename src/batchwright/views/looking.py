@@ -30,7 +30,7 @@ from batchwright.running.progress import (
     run_phase,
     with_engines,
 )
-from batchwright.views.reported_rows import examples_of
+from batchwright.views.report_rows import examples_of
 
 # A reading has 1 to 2 KB, and there is one every two seconds.
 READINGS_BYTES = 1 << 16

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from batchwright import __version__
 from batchwright.cli.app import app, main
-from batchwright.ordering.again import order_failed_rows
+from batchwright.ordering.retry import order_failed_rows
 from batchwright.rundir.manifest import read_manifest
 from batchwright.rundir.state import read_state
 from batchwright.rundir.storage import Storage

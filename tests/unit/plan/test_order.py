@@ -13,7 +13,7 @@ import pytest
 from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Receipt
 from batchwright.order import Sequencer
-from batchwright.ordering.again import order_failed_rows
+from batchwright.ordering.retry import order_failed_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import read_slices
 from batchwright.rundir.rejected import RejectedRows, column_kinds

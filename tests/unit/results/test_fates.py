@@ -16,7 +16,7 @@ from batchwright.cli.app import app
 from batchwright.cli.rows import group_lines, row_lines
 from batchwright.core.failures import FailureGroup
 from batchwright.core.records import Receipt
-from batchwright.ordering.again import order_failed_rows
+from batchwright.ordering.retry import order_failed_rows
 from batchwright.results.fates import STATUSES, WITHOUT_ANSWER, Fates, Place, Wanted, failure_groups
 from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
 from tests.unit.test_worker import work

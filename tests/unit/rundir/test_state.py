@@ -6,7 +6,7 @@ import pytest
 
 from batchwright.core.errors import StorageError
 from batchwright.core.records import OrderBatch, Receipt
-from batchwright.ordering.again import order_failed_rows
+from batchwright.ordering.retry import order_failed_rows
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.state import LOOKS_PER_LISTING, Counts, RunState
 from tests.unit.rundir.small_runs import CountingStorage, SmallRun, prompts, small_run

@@ -12,7 +12,7 @@ import pytest
 from batchwright.core.findings import Finding, Weight
 from batchwright.diagnose.verdict import diagnose
 from batchwright.rundir import layout
-from batchwright.views.diagnosing import gather
+from batchwright.views.diagnosis_facts import gather
 from tests.unit.rundir.small_runs import SmallRun
 from tests.unit.small_reports import answered_run, commit
 

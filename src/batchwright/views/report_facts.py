@@ -37,8 +37,8 @@ from batchwright.rundir.state import RunState, read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import wasted, with_counted
 from batchwright.running.progress import expected_rows, with_engines
-from batchwright.views.reported_rows import row_lengths
-from batchwright.views.reported_time import MOST_READINGS, Watched, WorkDone, charts, time_balance
+from batchwright.views.report_rows import row_lengths
+from batchwright.views.report_time import MOST_READINGS, Watched, WorkDone, charts, time_balance
 
 SLOWEST = 6
 

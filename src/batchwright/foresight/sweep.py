@@ -21,8 +21,8 @@ from batchwright.core.workload import LengthHistogram
 from batchwright.engines.bench import Bench, BenchMaker, Pace
 from batchwright.engines.vllm_setup import is_cpu_build
 from batchwright.equip.equipment import engine_settings, engines_per_gpu, job_tokenizer
+from batchwright.machine.best_settings import keep_sweep, sweep_key
 from batchwright.machine.hardware import local_gpus
-from batchwright.machine.remembered import keep_sweep, sweep_key
 from batchwright.pilot.replay import replay, with_length
 from batchwright.pilot.sweep import (
     changes_to_try,

@@ -8,13 +8,13 @@ import orjson
 import pytest
 
 from batchwright.core import losses
-from batchwright.ordering.again import order_failed_rows
+from batchwright.ordering.retry import order_failed_rows
 from batchwright.pipeline import report
 from batchwright.rundir import layout
 from batchwright.rundir.state import read_state
-from batchwright.views.reported_rows import row_lengths
-from batchwright.views.reporting import covered_s, gather_report
-from batchwright.views.telling import report_at_the_end
+from batchwright.views.report import report_at_the_end
+from batchwright.views.report_facts import covered_s, gather_report
+from batchwright.views.report_rows import row_lengths
 from tests.unit.pages.samples import REPORT, make
 from tests.unit.rundir.small_runs import SmallRun, prompts, small_run
 from tests.unit.small_reports import STARTED, answered_run, commit, leave_signs

@@ -16,8 +16,8 @@ from batchwright.rundir.events import Events
 from batchwright.rundir.locations import Location, below
 from batchwright.rundir.manifest import Manifest, read_manifest
 from batchwright.rundir.storage import Storage
-from batchwright.views.diagnosing import gather
-from batchwright.views.reporting import gather_report
+from batchwright.views.diagnosis_facts import gather
+from batchwright.views.report_facts import gather_report
 
 
 def write_report(

@@ -12,8 +12,8 @@ from batchwright.core.errors import JobError, Stopped
 from batchwright.core.sweep import RememberedSweep, Shape, SweepKey, SweepReport
 from batchwright.core.workload import LengthHistogram
 from batchwright.engines.bench import Pace
-from batchwright.foresight.sweeping import pilot_work, sweep
-from batchwright.machine.remembered import find_sweep, keep_sweep, sweep_key
+from batchwright.foresight.sweep import pilot_work, sweep
+from batchwright.machine.best_settings import find_sweep, keep_sweep, sweep_key
 from batchwright.pilot.sweep import is_overfull
 from batchwright.rundir.manifest import open_manifest
 from batchwright.running.roles import attend

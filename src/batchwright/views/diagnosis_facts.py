@@ -38,8 +38,8 @@ from batchwright.rundir.presence import Attendance, Presence
 from batchwright.rundir.readings import read_readings
 from batchwright.rundir.state import Counts, RunState, read_state
 from batchwright.rundir.storage import Storage
+from batchwright.views.given import told_plan, told_settings
 from batchwright.views.glances import glance_at_answers, glance_at_rows
-from batchwright.views.told import told_plan, told_settings
 
 # Of an engine's log, the end: an engine that dies says why in its last lines.
 LOG_TAIL_BYTES = 256 * 1024
