@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 JOB = "job.yaml"
 MANIFEST = "manifest.json"
 EVENTS = "events.jsonl"
@@ -24,6 +26,8 @@ PLAN = "plan.json"
 PILOT = "pilot.json"
 ORDER_DECISION = "order.json"
 LOAD = "load"
+
+_OUTPUT_PART = re.compile(r"part-(.+)-[^-]+\.parquet")
 
 
 def prepared_part(split: int, part: int) -> str:
@@ -54,6 +58,12 @@ def rejected_batch(sequence: int) -> str:
 def output_part(chunk_name: str, attempt: str) -> str:
     """An output part; only the one that a receipt names counts."""
     return f"{OUTPUT}/part-{chunk_name}-{attempt}.parquet"
+
+
+def chunk_of_part(name: str) -> str:
+    """The chunk that an output part is of, by the part's file name; empty if it is none."""
+    found = _OUTPUT_PART.fullmatch(name)
+    return found[1] if found else ""
 
 
 def receipt(chunk_name: str, sequence: int = 0) -> str:
