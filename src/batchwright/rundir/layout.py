@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 JOB = "job.yaml"
 MANIFEST = "manifest.json"
 EVENTS = "events.jsonl"
@@ -27,12 +25,15 @@ PILOT = "pilot.json"
 ORDER_DECISION = "order.json"
 LOAD = "load"
 
-_OUTPUT_PART = re.compile(r"part-(.+)-[^-]+\.parquet")
-
 
 def prepared_part(split: int, part: int) -> str:
     """A prepared part; its receipt has the same name with `.json`."""
     return f"{PREPARED}/part-{split:06d}-{part:04d}.arrow"
+
+
+def is_prepared_part(file: str) -> bool:
+    """Whether a file is made of the input alone, and so may be made again."""
+    return file.startswith(f"{PREPARED}/part-")
 
 
 def prepared_receipt(split: int, part: int) -> str:
@@ -62,8 +63,7 @@ def output_part(chunk_name: str, attempt: str) -> str:
 
 def chunk_of_part(name: str) -> str:
     """The chunk that an output part is of, by the part's file name; empty if it is none."""
-    found = _OUTPUT_PART.fullmatch(name)
-    return found[1] if found else ""
+    return name.removeprefix("part-").rpartition("-")[0] if name.startswith("part-") else ""
 
 
 def receipt(chunk_name: str, sequence: int = 0) -> str:
