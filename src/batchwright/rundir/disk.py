@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import uuid
@@ -18,6 +19,9 @@ from batchwright.core.errors import NotAllowed, StorageError
 
 # What obstore is writing has such a name until it is whole.
 _STAGED = re.compile(r"#\d+$")
+
+# What a link is refused with on memory cards, Windows shares and buckets that are mounted as a folder.
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 CHOOSE = "Choose a folder that you may write to (--dir, or run.dir in the job file)."
 
@@ -65,6 +69,13 @@ class Disk:
                 os.link(temporary, target)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                raise NotAllowed(
+                    f"cannot use {self.root} as a run directory: its file system has no hard links",
+                    f"{CHOOSE} The results may stay here: -o FOLDER, or output.path.",
+                ) from error
             _flush_folder(target.parent)
             return True
 

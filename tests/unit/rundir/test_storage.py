@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -72,6 +73,23 @@ def test_publish_replaces_and_commit_does_not(storage: Storage) -> None:
     storage.publish("a/b", b"two")
     assert storage.commit("a/b", b"three") is False
     assert storage.read("a/b") == b"two"
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_named(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A receipt must be whole and come second to none: without links that is not to be had."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(NotAllowed, match="its file system has no hard links") as caught:
+        storage.commit("manifest.json", b"{}")
+    assert caught.value.exit_code == 2
+    assert "--dir" in caught.value.hint
+    assert list(storage.root.iterdir()) == []
 
 
 @pytest.mark.parametrize("verb", ["commit", "publish", "put", "create", "append"])

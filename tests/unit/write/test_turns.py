@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from batchwright.core.errors import StorageError
-from batchwright.write.folder import LocalFolder
+from batchwright.rundir.storage import Storage
+from batchwright.write.bucket_folder import ResultBucket
+from batchwright.write.folder import LocalFolder, ResultStore
+from tests.support.object_store import ObjectStore
 
 
-def write(store: LocalFolder, names: list[str], text: str) -> None:
+def write(store: ResultStore, names: list[str], text: str) -> None:
     """Write files, each with this text, and close them."""
     for name in names:
         file = store.open(name)
@@ -57,6 +60,24 @@ def test_one_that_was_stopped_and_goes_on_shows_nothing_over_a_later_one(tmp_pat
     assert content(tmp_path) == dict.fromkeys(B, "later")
     assert (tmp_path / "_SUCCESS").exists()
     assert not list(tmp_path.glob(".staging-*"))
+
+
+def test_in_a_bucket_one_that_goes_on_late_replaces_nothing_either(s3: ObjectStore) -> None:
+    place = s3.new_place()
+    stopped = ResultBucket(place)
+    write(stopped, A[:1], "stopped")
+    later = ResultBucket(place)
+    write(later, B, "later")
+    later.publish(B, {".manifest.json": b'{"of": "later"}', "_SUCCESS": b""})
+    with pytest.raises(StorageError, match="another export into .* has ended meanwhile"):
+        write(stopped, A[1:], "stopped")
+    with pytest.raises(StorageError, match="another export into .* has ended meanwhile"):
+        stopped.publish(A, {".manifest.json": b"{}", "_SUCCESS": b""})
+    stopped.abandon()
+    found = Storage(place)
+    assert {name: found.read(name) for name in found.names("")} == {
+        "_SUCCESS": b"", B[0]: b"later",
+    }  # fmt: skip
 
 
 def test_what_a_killed_one_left_is_removed_by_the_next(tmp_path: Path) -> None:
