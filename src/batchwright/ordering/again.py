@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchwright.core.records import Chunk, OrderBatch
 from batchwright.plan.chunks import cut_chunks, slices_of_rows
 from batchwright.rundir import artifacts, layout
+from batchwright.rundir.output_parts import read_output_part
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
@@ -72,9 +71,7 @@ def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> dict[int
     for receipt in sorted(state.receipts.values(), key=lambda one: one.generation):
         if receipt.failed == 0 and receipt.generation == 0:
             continue
-        table = pq.read_table(
-            pa.BufferReader(storage.read(receipt.file)), columns=["row", "status", "error_code"]
-        )
+        table = read_output_part(storage, receipt.file, ["row", "status", "error_code"])
         for record in table.to_pylist():
             failed.pop(record["row"], None)
             if record["status"] == "failed":

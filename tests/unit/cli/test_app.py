@@ -233,6 +233,24 @@ def test_a_damaged_prepared_part_says_that_it_can_be_made_again(copy: Path) -> N
     assert batchwright("verify", copy, "--json").json["passed"] is True
 
 
+@pytest.mark.parametrize("data", [b"bad", None], ids=["damaged", "gone"])
+@pytest.mark.parametrize("command", ["retry", "export", "rows"])
+def test_a_damaged_output_part_is_named_with_what_runs_its_rows_again(
+    copy: Path, command: str, data: bytes | None
+) -> None:
+    receipt = copy / "receipts" / "chunk-0-000000.json"
+    part = copy / json.loads(receipt.read_text())["file"]
+    part.write_bytes(data) if data else part.unlink()
+    arguments = ["--status", "ok"] if command == "rows" else []
+    answer = batchwright(command, copy, *arguments, "--json")
+    assert answer.exit_code == 75, answer.stdout
+    assert part.name in answer.stderr
+    assert "Delete receipts/chunk-0-000000.json" in answer.stderr
+    receipt.unlink()
+    assert batchwright("run", copy, "--json").exit_code in (0, 4)
+    assert batchwright("verify", copy, "--json").json["passed"] is True
+
+
 def test_answers_without_their_manifest_are_not_taken_for_those_of_another_job(copy: Path) -> None:
     (copy / "manifest.json").unlink()
     rows = copy.parent / "rows.jsonl"
