@@ -191,7 +191,8 @@ def conclude(
     waste = wasted(workers.values(), complete=True)
     summary = Summary(storage.place, tuple(results), state.counts(), wall_s, rows_now, waste, loads)
     storage.put(layout.SUMMARY, orjson.dumps(summary.as_json(), option=orjson.OPT_INDENT_2))
-    storage.put(layout.SUCCESS, b"")
+    if summary.counts.complete:  # else a retry has begun meanwhile: its end says so
+        storage.put(layout.SUCCESS, b"")
     return replace(summary, report=report_at_the_end(storage))
 
 
@@ -208,9 +209,13 @@ def complete_state(storage: Storage) -> RunState:
 
 
 def _remove_orphans(storage: Storage, state: RunState) -> None:
-    """Parts that no receipt names: their worker died before it could commit, or came second."""
+    """Parts that no receipt names: their worker died before it could commit, or came second.
+
+    Only those of chunks that are closed: nothing new can come of them. A part of any other chunk is of a
+    retry that began after `state` was read, and its receipt may be there by now.
+    """
     named = {receipt.file for receipt in state.receipts.values()}
     for name in storage.names(layout.OUTPUT):
         path = f"{layout.OUTPUT}/{name}"
-        if path not in named:
+        if path not in named and layout.chunk_of_part(name) in state.done:
             storage.delete(path)

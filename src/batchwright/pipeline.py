@@ -195,7 +195,7 @@ def retry(
     for code in codes:
         if code not in FAILURE_CODES:
             raise JobError(f"--code {code}: there are {', '.join(FAILURE_CODES)}")
-    mend(storage)
+    mend(storage, manifest, job)
     state = read_state(storage)
     if state.is_retried and not state.counts().complete:  # a retry that was stopped goes on
         again = state.counts().reopened

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
 from batchwright.config.job import Job
+from batchwright.core.errors import InputError
 from batchwright.core.media_counts import media_token_column
 from batchwright.core.ports import Tokenizer
 from batchwright.core.records import PreparedReceipt, RowBatch, Split
 from batchwright.core.schemas import prepared_schema
 from batchwright.drafts.drafting import RowPreparer, drafts_to_table
+from batchwright.read.files import refuse_changed
 from batchwright.read.kinds import note_kinds
 from batchwright.read.rows import read_split
 from batchwright.rundir import artifacts, layout
@@ -43,22 +45,35 @@ class Preparer:
         self._rows = RowPreparer(job, tokenizer, manifest)
         self._input_type = manifest.arrow_input_type()
         self._schema = prepared_schema(self._input_type)
+        self._files = {file.path: file for file in manifest.files}
         self._with_kinds = not pa.types.is_struct(self._input_type)
 
     def prepare(self, split: Split) -> Iterator[PreparedReceipt]:
         """Prepare a split part by part; parts that are already there are passed over.
 
         Raises:
-            InputError: the file is damaged.
+            InputError: the file is damaged, or not the one that the run began with.
         """
         batches = read_split(
             split, self._manifest.format, self._input_type, batch_rows=ROWS_PER_BATCH
         )
-        for number, (group, last) in enumerate(_in_parts(self._meter.reading_of(batches))):
+        parts = _in_parts(self._meter.reading_of(self._blamed(split, batches)))
+        for number, (group, last) in enumerate(parts):
             receipt = prepared_receipt(self._storage, split.ordinal, number)
             if receipt is None:
                 receipt = self._write(split, number, group, last=last)
             yield receipt
+
+    def _blamed(self, split: Split, batches: Iterator[RowBatch]) -> Iterator[RowBatch]:
+        """The batches; a file that breaks off because it was changed is told so."""
+        try:
+            yield from batches
+        except InputError:
+            self._refuse_changed(split.paths)
+            raise
+
+    def _refuse_changed(self, paths: Iterable[str]) -> None:
+        refuse_changed([self._files[path] for path in paths if path in self._files])
 
     def _write(
         self, split: Split, number: int, group: list[RowBatch], *, last: bool
@@ -92,6 +107,9 @@ class Preparer:
             warnings=dict(warnings),
             column_kinds={name: list(found) for name, found in kinds.items()},
             file_rows=_file_rows(split, group) if split.also else (),
+        )
+        self._refuse_changed(
+            split.paths if last else {path for batch in group for path in batch.paths}
         )
         with self._meter.timing("write"):
             self._storage.publish(file, data)

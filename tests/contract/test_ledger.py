@@ -181,6 +181,18 @@ def test_a_process_number_that_was_given_again_is_not_the_worker(
     assert ledger(storage, "me", clock).is_silent("them")
 
 
+@pytest.mark.parametrize("set_by_s", [-4, -2, 2, 4])
+def test_a_clock_that_is_set_makes_no_living_worker_dead(
+    storage: Storage, clock: ManualClock, set_by_s: int
+) -> None:
+    """The kernel tells the time at which it was started, and so all others, by the clock of now."""
+    _heartbeat_of_process(storage, "them", psutil.Process())
+    state = read_heartbeat(storage, "them")
+    state |= {"started": state["started"] + set_by_s, "boot": state["boot"] + set_by_s}
+    storage.put(layout.heartbeat("them"), orjson.dumps(state))
+    assert not ledger(storage, "me", clock).is_silent("them")
+
+
 def test_a_living_process_of_this_machine_keeps_its_claims(
     storage: Storage, clock: ManualClock
 ) -> None:

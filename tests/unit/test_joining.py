@@ -10,15 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from batchwright import deliver as whole
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, ResumeRefused, Stopped, TooManyFailures
-from batchwright.deliver import deliver, in_charge
+from batchwright.deliver import deliver, in_charge, write_results
 from batchwright.joining import open_run, work
-from batchwright.rundir import layout
+from batchwright.ordering.retry import order_failed_rows
+from batchwright.rundir import artifacts, layout
 from batchwright.rundir.ledger import Ledger, Roster
-from batchwright.rundir.state import read_state
+from batchwright.rundir.state import RunState, read_state
 from batchwright.rundir.storage import Storage
 from batchwright.rundir.waste import NOTHING_WASTED, Waste, wasted, with_counted
 from batchwright.running.drive import Progress
@@ -132,6 +136,55 @@ def test_results_are_left_to_whoever_is_in_charge(finished: Storage) -> None:
     assert summary is not None, "whoever was in charge has gone"
     assert summary.rows_now == 20
     assert len(finished.names(layout.RESULTS)) == 2
+
+
+def test_parts_of_a_retry_that_begins_while_the_results_are_written_stay(
+    finished: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their receipts came after the ones that were read: without them those rows are lost."""
+    _, manifest = open_run(finished.root, None, "x", threading.Event())
+    job = Job.model_validate(manifest.job)
+    before = read_state(finished)
+    chunk = before.chunks[0].name
+    orphan = layout.output_part(chunk, "came2nd")
+    finished.put(orphan, b"of a worker that came second")
+    of_retry = layout.output_part("chunk-1-000000", "0new")
+
+    def retry_begins(storage: Storage) -> RunState:
+        state = read_state(storage)
+        storage.put(of_retry, b"whose receipt is about to come")
+        return state
+
+    monkeypatch.setattr(whole, "complete_state", retry_begins)
+    write_results(finished, manifest, job)
+    assert finished.read_if_there(orphan) is None
+    assert finished.read_if_there(of_retry) is not None
+    for receipt in before.receipts.values():
+        assert finished.read_if_there(receipt.file) is not None
+
+
+def test_a_run_whose_retry_has_begun_is_not_called_finished(finished: Storage) -> None:
+    """The process that wrote the results of before comes to its end after that."""
+    mark_failed(finished, 3)
+    assert order_failed_rows(finished, read_state(finished), None, []) == 1
+    whole.conclude(finished, [], 1.0, 20)
+    assert finished.read_if_there(layout.SUCCESS) is None
+
+
+def mark_failed(storage: Storage, row: int) -> None:
+    """As if the row had failed."""
+    receipt = next(iter(read_state(storage).receipts.values()))
+    table = pq.read_table(pa.BufferReader(storage.read(receipt.file)))
+    rows = table.to_pylist()
+    for one in rows:
+        if one["row"] == row:
+            one |= {"status": "failed", "error_code": "aborted", "error": "on request"}
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), sink)
+    storage.put(receipt.file, sink.getvalue().to_pybytes())
+    failed = replace(receipt, ok=receipt.ok - 1, failed=1, failures={"aborted": 1})
+    name = f"chunk-{receipt.generation}-{receipt.chunk:06d}"
+    storage.put(layout.receipt(name), artifacts.dump(failed))
 
 
 def test_whoever_is_in_charge_tells_what_it_waits_for(finished: Storage) -> None:

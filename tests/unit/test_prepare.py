@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batchwright import prepare
 from batchwright.core.errors import REJECTION_CODES, InputError, RowError
-from batchwright.core.records import Prompt
+from batchwright.core.records import Prompt, RowBatch
 from batchwright.rundir import layout
 from batchwright.rundir.prepared import open_part, prepared_receipt
 from batchwright.tokens.byte_level import ByteTokenizer
@@ -284,6 +285,54 @@ def test_the_answer_is_capped_to_the_room_left(
     (found,) = prepared(tmp_path, [row], engine__options={"max_model_len": 100})
     assert found["error_code"] is None
     assert found["max_tokens"] == cap
+
+
+def rewrite_backwards(path: Path) -> None:
+    path.write_bytes(b"".join(reversed(path.read_bytes().splitlines(keepends=True))))
+
+
+def add_a_row(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b'{"id": "new", "prompt": "new"}\n')
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def break_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize("change", [rewrite_backwards, add_a_row, empty, break_off, Path.unlink])
+@pytest.mark.parametrize("shared_bytes", [0, 1 << 20], ids=["a split each", "one split"])
+def test_input_that_was_changed_after_the_run_began_is_not_mixed_with_what_was_there(
+    tmp_path: Path, change: Callable[[Path], None], shared_bytes: int
+) -> None:
+    """By the counts all would be well: some rows would be there twice, and others not at all."""
+    files = {"a.jsonl": prompts(9), "b.jsonl": prompts(9, 9)}
+    run = small_run(tmp_path, files, shared_bytes=shared_bytes)
+    first = run.prepare([0]) if not shared_bytes else []
+    change(tmp_path / "data" / "b.jsonl")
+    with pytest.raises(InputError, match=r"b\.jsonl.*(has changed|No such file)") as caught:
+        run.prepare()
+    assert caught.value.exit_code == 3
+    assert len(run.storage.names(layout.PREPARED)) == 2 * len(first), "nothing more counts"
+
+
+def test_input_that_is_changed_while_it_is_read_is_found_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small_run(tmp_path, prompts(20))
+    path = tmp_path / "data" / "rows.jsonl"
+    batches = prepare.read_split
+
+    def changing(*arguments: Any, **options: Any) -> Iterator[RowBatch]:
+        yield from batches(*arguments, **options)
+        rewrite_backwards(path)
+
+    monkeypatch.setattr(prepare, "read_split", changing)
+    with pytest.raises(InputError, match="has changed since the run began"):
+        run.prepare()
 
 
 def test_a_row_whose_shortest_answer_has_no_room_does_not_reach_the_engine(tmp_path: Path) -> None:

@@ -39,8 +39,26 @@ def end_process(code: str | int | None) -> NoReturn:
     os._exit(code or 0)
 
 
+def open_standard_streams() -> None:
+    """Put the null device where a standard stream is closed, as some schedulers and daemons leave it.
+
+    Else the next file that is opened, one of the run's own, gets its number, and what a library or an
+    engine prints goes into that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is this one: those before it are open.
+            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)  # noqa: FBT003
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
 def run_to_the_end(command: Callable[[], None]) -> NoReturn:
     """Run the command line, and leave with its exit code; with `--json` all of it is told so."""
+    open_standard_streams()
     as_json = "--json" in sys.argv[1:]
     try:
         command()

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchwright.config.job import Job
 from batchwright.core.errors import JobError, TimesLost
@@ -32,6 +31,7 @@ from batchwright.pilot.slices import slices_of_rows
 from batchwright.rundir import layout
 from batchwright.rundir.decided import read_decision
 from batchwright.rundir.manifest import Manifest, block_size
+from batchwright.rundir.output_parts import read_output_part
 from batchwright.rundir.prepared import ordered_receipt, prompt_lengths, row_numbers
 from batchwright.rundir.readings import gpu_of, worker_readings
 from batchwright.rundir.state import RunState
@@ -261,7 +261,7 @@ def _read_chunk(storage: Storage, state: RunState, chunk: Chunk) -> tuple[pa.Tab
     timings = orjson.loads(storage.read(layout.timings(chunk.name)))
     mine = (chunk.generation, chunk.number)
     table = pa.concat_tables(
-        pq.read_table(pa.BufferReader(storage.read(one.file)), columns=_COLUMNS)
+        read_output_part(storage, one.file, _COLUMNS)
         for one in state.receipts.values()
         if (one.generation, one.chunk) == mine
     )

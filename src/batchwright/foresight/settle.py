@@ -15,6 +15,7 @@ from batchwright.core.workload import LengthHistogram
 from batchwright.engines.vllm_setup import CPU_BLOCK_SIZE, CPU_KV_CACHE_BYTES, is_cpu_build
 from batchwright.foresight.planning import Cards, plan_on
 from batchwright.foresight.profiling import look_at_rows
+from batchwright.foresight.remake import remake_prepared
 from batchwright.plan.explain import shown
 from batchwright.plan.model_facts import model_facts
 from batchwright.rundir import layout
@@ -50,14 +51,17 @@ def open_settled(
     manifest, resumed = open_manifest(storage, settled)
     if plan is not None:
         storage.put(layout.PLAN, orjson.dumps(plan.as_json(), option=orjson.OPT_INDENT_2))
-    mend(storage)
+    mend(storage, manifest, job)
     return Opened(storage, manifest, plan, resumed)
 
 
-def mend(storage: Storage) -> None:
+def mend(storage: Storage, manifest: Manifest, job: Job) -> None:
     """Remove what a power cut tore, and note it: what it stood for is done again."""
+    events = Events(storage, "mend", SystemClock())
     for path in remove_torn_files(storage):
-        Events(storage, "mend", SystemClock()).write("torn_file_removed", path=path)
+        events.write("torn_file_removed", path=path)
+    for path in remake_prepared(storage, manifest, job):
+        events.write("prepared_again", path=path)
 
 
 def replan(opened: Opened, job: Job, cards: Cards | None, stop: threading.Event) -> tuple[str, ...]:

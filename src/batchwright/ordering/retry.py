@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchwright.core.records import Chunk, OrderBatch
 from batchwright.plan.chunks import cut_chunks, slices_of_rows
 from batchwright.rundir import artifacts, layout
+from batchwright.rundir.output_parts import read_output_part
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
@@ -63,6 +62,7 @@ def order_failed_rows(
     # From here on the results are those of an earlier pass: whoever writes them again says so.
     storage.delete(layout.SUCCESS)
     storage.commit(layout.order_batch(generation, 0), artifacts.dump(batch))
+    storage.delete(layout.SUCCESS)  # written by who saw the run complete a moment ago
     return len(rows)
 
 
@@ -79,9 +79,7 @@ def _failed_rows(storage: Storage, state: RunState, codes: set[str]) -> dict[int
     for receipt in sorted(state.receipts.values(), key=lambda one: one.generation):
         if receipt.failed == 0 and receipt.generation == 0:
             continue
-        with pq.ParquetFile(pa.BufferReader(storage.read(receipt.file))) as part:
-            names = [name for name in _READ if name in part.schema_arrow.names]
-            table = part.read(columns=names)
+        table = read_output_part(storage, receipt.file, _READ)
         for record in table.to_pylist():
             failed.pop(record["row"], None)
             if record["status"] == "failed":

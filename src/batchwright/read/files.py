@@ -5,13 +5,15 @@ from __future__ import annotations
 import glob
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from batchwright.core.errors import InputError
 from batchwright.core.records import SourceFile
+from batchwright.read.opening import each_in_order
 from batchwright.read.remote import expand_address, is_marker
 from batchwright.rundir.locations import is_address
+from batchwright.rundir.remote_file import find_object
 
 _MAGIC = "*?["
 
@@ -88,6 +90,40 @@ def _glob(pattern: str) -> Iterator[str]:
             yield from _walk(path, set())
         else:
             yield str(path)
+
+
+def refuse_changed(files: Iterable[SourceFile]) -> None:
+    """See that files are still those that a run began with.
+
+    To be asked after they were read: whatever was done to one before then or meanwhile is seen.
+
+    Args:
+        files: as they were.
+
+    Raises:
+        InputError: one of them is another one now, or gone.
+    """
+    before = {file.path: file for file in files}
+    for now in each_in_order(_look_again, list(before)):
+        there = before[now.path]
+        if (now.size, now.identity.strip('"')) == (there.size, there.identity.strip('"')):
+            continue  # stores quote an etag in an answer, and not all of them in a listing
+        grown = f"{there.size:,} bytes then, {now.size:,} now"
+        how = grown if now.size != there.size else "its size is the same"
+        raise InputError(
+            f"{now.path} has changed since the run began ({how})",
+            "Rows of both would be mixed. Bring the file back as it was, with its time of change, or start "
+            "afresh in another run directory (--dir).",
+        )
+
+
+def _look_again(path: str) -> SourceFile:
+    if not is_address(path):
+        return _source(path)
+    found = find_object(path)
+    if found is None:
+        raise InputError(f"{path}: there is no such object", "Bring it back, and run again.")
+    return SourceFile(path, *found[1:])
 
 
 def _source(path: str) -> SourceFile:

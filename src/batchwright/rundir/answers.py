@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from batchwright.rundir.output_parts import read_output_part
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
@@ -17,7 +15,7 @@ def answer_lengths(storage: Storage, state: RunState) -> dict[int, int]:
     for one in state.receipts.values():
         if (one.generation, one.chunk) not in mine:
             continue
-        table: pa.Table = pq.read_table(pa.BufferReader(storage.read(one.file)), columns=columns)
+        table = read_output_part(storage, one.file, columns)
         rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
         found |= {row: count for row, status, count in rows if status == "ok" and count}
     return found

@@ -12,6 +12,17 @@ from batchwright.core.schemas import FORMAT_VERSION
 
 Record = TypeVar("Record")
 
+_REDONE = "Delete that one file and run the same command again: what it stood for is redone."
+
+# What is not redone, or not by deleting that one file alone.
+_HINTS = {
+    "Manifest": "Put a copy of it back, or start again in another run directory (--dir): without it "
+    "nobody knows what the answers are to.",
+    "OrderBatch": "If it is the last one, `batchwright run` makes it again. Else put a copy of it back, or start again in another run directory (--dir): rows have their "
+    "numbers from it.",
+    "Receipt": "Delete all receipts of that chunk and run the same command again: the chunk is run again.",
+}
+
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {}
 
 
@@ -46,6 +57,6 @@ def load(kind: type[Record], raw: bytes, name: str) -> Record:
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, ValidationError) as error:
         raise StorageError(
             f"{name} is damaged: {str(error).splitlines()[0]}",
-            "Delete that one file and run the same command again: what it stood for is redone.",
+            _HINTS.get(kind.__name__, _REDONE),
         ) from error
     return record

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ from batchwright.core.errors import NotAllowed, StorageError
 
 # What obstore is writing has such a name until it is whole.
 _STAGED = re.compile(r"#\d+$")
+
+# What a link is refused with on memory cards, Windows shares and buckets that are mounted as a folder.
+_NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 
 CHOOSE = "Choose a folder that you may write to (--dir, or run.dir in the job file)."
 
@@ -59,20 +63,19 @@ class Disk:
     def commit(self, path: str, data: bytes) -> bool:
         """Like `create`, and the file survives a power cut once this returns."""
         target = self.root / path
-        with translated(f"cannot write {target}"):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(prefix=".commit-", dir=target.parent)
+        with translated(f"cannot write {target}"), _safe_bytes(target, data) as temporary:
+            # Linked only once its bytes are safe: a power cut leaves the whole file or none.
             try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                # Linked only once its bytes are safe: a power cut leaves the whole file or none.
                 os.link(temporary, target)
             except FileExistsError:
                 return False
-            finally:
-                Path(temporary).unlink()
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                raise NotAllowed(
+                    f"cannot use {self.root} as a run directory: its file system has no hard links",
+                    f"{CHOOSE} The results may stay here: -o FOLDER, or output.path.",
+                ) from error
             _flush_folder(target.parent)
             return True
 
@@ -86,12 +89,12 @@ class Disk:
         self.publish(path, file.read_bytes())
 
     def publish(self, path: str, data: bytes) -> None:
-        """Write a file that must survive a power cut once this returns."""
-        self.put(path, data)
-        with translated(f"cannot write {self.root / path}"):
-            with (self.root / path).open("rb") as file:
-                os.fsync(file.fileno())
-            _flush_folder((self.root / path).parent)
+        """Write or replace a file that must survive a power cut once this returns."""
+        target = self.root / path
+        with translated(f"cannot write {target}"), _safe_bytes(target, data) as temporary:
+            # Renamed only once its bytes are safe: what was there before is there until then.
+            temporary.replace(target)
+            _flush_folder(target.parent)
 
     def marks(self, folder: str) -> dict[str, str]:
         """Names of the files directly in a folder, and what tells whether one has changed."""
@@ -147,7 +150,7 @@ class Disk:
         """Add one line to a log. Lines of several processes do not mix."""
         with translated(f"cannot write {self.root / path}"):
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.root / path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            descriptor = os.open(self.root / path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
             try:
                 while line:  # a full disk or a signal may take it in pieces
                     line = line[os.write(descriptor, line) :]
@@ -193,6 +196,24 @@ def marks_by_name(objects: Any) -> dict[str, str]:
 def is_between(name: str, after: str, before: str) -> bool:
     """Whether a name lies behind one and ahead of another (empty: no end), and is not hidden."""
     return name > after and not (before and name >= before) and not name.startswith(".")
+
+
+@contextmanager
+def _safe_bytes(target: Path, data: bytes) -> Iterator[Path]:
+    """A hidden file beside a target that holds its bytes, on the disk; gone afterwards.
+
+    It has the rights that any new file gets here: who may read the folder may read the run.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".commit-{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _flush_folder(folder: Path) -> None:

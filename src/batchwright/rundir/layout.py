@@ -31,6 +31,11 @@ def prepared_part(split: int, part: int) -> str:
     return f"{PREPARED}/part-{split:06d}-{part:04d}.arrow"
 
 
+def is_prepared_part(file: str) -> bool:
+    """Whether a file is made of the input alone, and so may be made again."""
+    return file.startswith(f"{PREPARED}/part-")
+
+
 def prepared_receipt(split: int, part: int) -> str:
     """Receipt of a prepared part."""
     return f"{PREPARED}/part-{split:06d}-{part:04d}.json"
@@ -54,6 +59,11 @@ def rejected_batch(sequence: int) -> str:
 def output_part(chunk_name: str, attempt: str) -> str:
     """An output part; only the one that a receipt names counts."""
     return f"{OUTPUT}/part-{chunk_name}-{attempt}.parquet"
+
+
+def chunk_of_part(name: str) -> str:
+    """The chunk that an output part is of, by the part's file name; empty if it is none."""
+    return name.removeprefix("part-").rpartition("-")[0] if name.startswith("part-") else ""
 
 
 def receipt(chunk_name: str, sequence: int = 0) -> str:

@@ -286,7 +286,9 @@ def _died_here(state: dict[str, Any], me: dict[str, Any]) -> bool:
     if abs(int(state.get("boot", 0)) - int(me["boot"])) > 5:
         return False
     try:
-        started = psutil.Process(int(state["pid"])).create_time()
+        # Both as seconds since the machine was started: the kernel keeps that, while the time of day at
+        # which it was started moves whenever the clock is set.
+        started = psutil.Process(int(state["pid"])).create_time() - psutil.boot_time()
     except psutil.NoSuchProcess:
         return True
-    return abs(started - float(state["started"])) > 1.0
+    return abs(started - (float(state["started"]) - int(state["boot"]))) > 1.0

@@ -139,8 +139,10 @@ def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:
     Returns:
         The manifest in force, and whether the run is being resumed.
     """
-    if storage.commit(layout.MANIFEST, artifacts.dump(wanted)):
-        return wanted, False
+    if storage.read_if_there(layout.MANIFEST) is None:
+        _refuse_headless(storage)
+        if storage.commit(layout.MANIFEST, artifacts.dump(wanted)):
+            return wanted, False
     there = read_manifest(storage)
     refuse_older(storage)
     changes = differences(there.fingerprint, wanted.fingerprint)
@@ -154,6 +156,24 @@ def open_manifest(storage: Storage, wanted: Manifest) -> tuple[Manifest, bool]:
     if there != wanted:
         storage.publish(layout.MANIFEST, artifacts.dump(wanted))
     return wanted, True
+
+
+def _refuse_headless(storage: Storage) -> None:
+    """Answers without a manifest could be of any job: a new one would take them for its own.
+
+    Raises:
+        ResumeRefused: there are some, or prepared rows.
+    """
+    left = next(
+        (one for one in (layout.RECEIPTS, layout.ORDER, layout.PREPARED) if storage.names(one)),
+        None,
+    )
+    # It is written before them. Asked last: another process may have begun the run meanwhile.
+    if left is not None and storage.read_if_there(layout.MANIFEST) is None:
+        raise ResumeRefused(
+            f"{storage.location} has files of a run in {left}/, but its {layout.MANIFEST} is gone",
+            "Put it back from a copy, or start afresh in another run directory (--dir).",
+        )
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

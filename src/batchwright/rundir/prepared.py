@@ -100,7 +100,9 @@ def reading(file: str) -> Iterator[None]:
     except (pa.ArrowInvalid, OSError) as error:
         raise StorageError(
             f"{file} is damaged: {str(error).splitlines()[0]}",
-            "The rows in it were numbered by it: start again in another run directory.",
+            "Delete that file and run the same command again: it is made again, as it was."
+            if layout.is_prepared_part(file)
+            else "The rows run in its order: start again in another run directory (--dir).",
         ) from error
 
 

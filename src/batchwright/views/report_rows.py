@@ -14,6 +14,7 @@ from batchwright.core.errors import StorageError
 from batchwright.core.records import Receipt
 from batchwright.core.report import Example, Lengths
 from batchwright.core.workload import LengthHistogram
+from batchwright.rundir.output_parts import damaged_part
 from batchwright.rundir.remote_file import RemoteFile
 from batchwright.rundir.storage import Storage
 
@@ -67,8 +68,11 @@ def _columns(storage: Storage, receipt: Receipt, names: Sequence[str]) -> pa.Tab
     path = storage.local_path(receipt.file)
     # Of an object only the pieces that are wanted: these columns are a hundredth of a part.
     source = path if path is not None else RemoteFile(f"{storage.location}/{receipt.file}")
-    with pq.ParquetFile(source) as part:
-        return part.read([name for name in names if name in part.schema_arrow.names])
+    try:
+        with pq.ParquetFile(source) as part:
+            return part.read([name for name in names if name in part.schema_arrow.names])
+    except (OSError, pa.ArrowException) as error:
+        raise damaged_part(receipt.file, str(error)) from error
 
 
 def _counted(column: Any) -> dict[int, int]:

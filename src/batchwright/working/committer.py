@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batchwright.core.forced_calls import with_forced_calls
 from batchwright.core.latency import count_times
@@ -28,6 +27,7 @@ from batchwright.core.structured import constraint_in
 from batchwright.core.tasks import GENERATE, TaskSettings
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.meters import CommitMeter
+from batchwright.rundir.output_parts import read_output_part
 from batchwright.rundir.prepared import (
     make_requests,
     read_slices,
@@ -254,8 +254,8 @@ class Committer:
         return None if raw is None else artifacts.load(Receipt, raw, path)
 
     def _rows_of(self, receipt: Receipt) -> npt.NDArray[np.int64]:
-        part = pa.BufferReader(self._storage.read(receipt.file))
-        return np.asarray(pq.read_table(part, columns=["row"]).column("row").to_numpy())
+        part = read_output_part(self._storage, receipt.file, ["row"])
+        return np.asarray(part.column("row").to_numpy())
 
     def part_of(self, active: ActiveChunk, outcomes: Sequence[Outcome]) -> pa.Table:
         """Outcomes to the rows of an output part."""

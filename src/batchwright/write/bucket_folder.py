@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
+from batchwright.core.errors import StorageError
 from batchwright.rundir.locations import Location
 from batchwright.rundir.storage import Storage
 from batchwright.write.folder import (
@@ -39,6 +40,7 @@ class ResultBucket:
         self._sent: list[str] = []
         # Also of an export that fails nothing stays on this machine.
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
+        self._before = self._storage.read_if_there(MANIFEST) or b""
         self._storage.delete(SUCCESS)
 
     def open(self, name: str) -> BinaryIO:
@@ -53,19 +55,31 @@ class ResultBucket:
         path = self._local / name
         with storage_errors(path):
             file.close()
+        self._refuse_late()
         self._storage.send(name, path)
         self._sent.append(name)
         path.unlink()
 
     def publish(self, names: Sequence[str], marks: Mapping[str, bytes]) -> None:
         """Remove what an earlier export left beside these files, then write the marks."""
+        self._refuse_late()
         there = {name for name in self._storage.names("") if name.startswith(PREFIX)}
-        manifest = self._storage.read_if_there(MANIFEST) or b""
-        for name in (there | files_named_by(manifest)) - set(names):
+        for name in (there | files_named_by(self._before)) - set(names):
             self._storage.delete(name)
         for name, content in marks.items():
             self._storage.put(name, content)
         self.abandon()
+
+    def _refuse_late(self) -> None:
+        """See that no other export has ended since this one began.
+
+        A process that was stopped for a while may not know of rows that were run again meanwhile.
+        """
+        if (self._storage.read_if_there(MANIFEST) or b"") != self._before:
+            raise StorageError(
+                f"another export into {self._storage.location} has ended meanwhile, and its files stay",
+                "Export to another folder (-o), or again when nobody else does.",
+            )
 
     def abandon(self) -> None:
         """Remove what is on this machine."""

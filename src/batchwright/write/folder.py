@@ -13,13 +13,13 @@ import orjson
 
 from batchwright.core.errors import JobError, StorageError
 from batchwright.rundir.locations import Location
+from batchwright.write.turns import Turn
 
 SUCCESS = "_SUCCESS"
 # Hidden, because `load_dataset("parquet", data_dir=…)` takes every file that is not.
 MANIFEST = ".manifest.json"
 PREFIX = "results-"
 
-_STAGING = ".staging-"
 _OLD_LEFTOVERS = (f".{PREFIX}*", ".sorting-*")
 
 # What tells that a folder is the table of a lake, whose files are nobody else's business.
@@ -86,13 +86,13 @@ class LocalFolder:
     def __init__(self, folder: Path) -> None:
         refuse_tables(folder)
         self.folder = folder
-        self._staging = folder / f"{_STAGING}{os.getpid()}"
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            for pattern in (f"{_STAGING}*", *_OLD_LEFTOVERS):
+            for pattern in _OLD_LEFTOVERS:
                 for stale in folder.glob(pattern):
                     _remove(stale)
-            self._staging.mkdir()
+            self._turn = Turn(folder)
+        self._staging = self._turn.staging
 
     def open(self, name: str) -> BinaryIO:
         """Begin a file below the hidden folder."""
@@ -109,8 +109,15 @@ class LocalFolder:
             file.close()
 
     def publish(self, names: Sequence[str], marks: Mapping[str, bytes]) -> None:
-        """Remove what an earlier export left, rename the new files, then write the marks."""
-        with storage_errors(self.folder):
+        """Remove what an earlier export left, rename the new files, then write the marks.
+
+        Raises:
+            StorageError: the disk refuses; or a later export has ended meanwhile.
+        """
+        with storage_errors(self.folder), self._turn.showing():
+            # A disk that is full says so here, while the earlier export is still there.
+            for name, content in marks.items():
+                _write_safely(self._staging / name, content)
             (self.folder / SUCCESS).unlink(missing_ok=True)
             self._remove_earlier()
             for name in names:
@@ -119,14 +126,14 @@ class LocalFolder:
                 (self._staging / name).replace(target)
             for folder in {self.path(name).parent for name in names} | {self.folder}:
                 _sync_folder(folder)
-            for name, content in marks.items():
-                _write_safely(self.folder / name, content)
+            for name in marks:
+                (self._staging / name).replace(self.folder / name)
             _sync_folder(self.folder)
         self.abandon()
 
     def abandon(self) -> None:
         """Remove what is not published."""
-        shutil.rmtree(self._staging, ignore_errors=True)
+        self._turn.end()
 
     def path(self, name: str) -> Path:
         """Where the file will be."""
@@ -175,12 +182,10 @@ def files_named_by(manifest: bytes) -> set[str]:
 
 
 def _write_safely(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
+    with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _remove(path: Path) -> None:

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchwright.core.errors import StorageError
 from batchwright.core.records import Receipt
 from batchwright.core.schemas import INPUT_COLUMN
+from batchwright.rundir.output_parts import damaged_part
 from batchwright.write.ahead import PartStorage, ReadAhead
 from batchwright.write.sorted_runs import SortedRuns
 
@@ -104,7 +104,7 @@ def read_batches(
         with source, pq.ParquetFile(source, buffer_size=_READ_BYTES) as parquet:
             yield from parquet.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
     except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"part {file} cannot be read: {error}") from error
+        raise damaged_part(file, str(error)) from error
 
 
 def read_part(part: Receipt, storage: PartStorage, schema: pa.Schema) -> Iterator[pa.Table]:

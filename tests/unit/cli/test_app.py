@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,15 +189,75 @@ def test_a_receipt_torn_by_a_power_cut_is_redone(copy: Path, torn: bytes) -> Non
     assert batchwright("verify", copy, "--json").json["passed"] is True
 
 
-def test_a_torn_receipt_of_a_prepared_part_ends_in_no_traceback(copy: Path) -> None:
-    """Its rows are in the order already: redone, or reported with what to do."""
+def torn_receipt(copy: Path) -> None:
     (copy / "prepared" / "part-000000-0000.json").write_bytes(bytes(300))
+
+
+def lost_receipt(copy: Path) -> None:
+    (copy / "prepared" / "part-000000-0000.json").unlink()
+
+
+def lost_part(copy: Path) -> None:
+    (copy / "prepared" / "part-000000-0000.arrow").unlink()
+
+
+@pytest.mark.parametrize("damage", [torn_receipt, lost_receipt, lost_part])
+@pytest.mark.parametrize("command", ["run", "retry"])
+def test_a_lost_prepared_part_is_made_again_though_its_rows_are_in_the_order(
+    copy: Path, damage: Callable[[Path], None], command: str
+) -> None:
+    """Else all answers are there, and no results can be written of them."""
+    before = read_results(batchwright("export", copy, "--json").json["results"])
+    part = (copy / "prepared" / "part-000000-0000.arrow").read_bytes()
+    damage(copy)
+    (copy / "_SUCCESS").unlink()
+    answer = batchwright(command, copy, "--json")
+    assert answer.exit_code == 4, answer.stdout
+    assert (copy / "prepared" / "part-000000-0000.arrow").read_bytes() == part
+    assert batchwright("verify", copy, "--json").json["passed"] is True
+    if command == "run":
+        assert read_results(answer.json["results"]) == before
+
+
+def test_a_damaged_prepared_part_says_that_it_can_be_made_again(copy: Path) -> None:
+    part = copy / "prepared" / "part-000000-0000.arrow"
+    part.write_bytes(bytes(300))
+    for receipt in (copy / "receipts").iterdir():
+        receipt.unlink()
     answer = batchwright("run", copy, "--json")
-    assert answer.exit_code in (4, 75)
-    if answer.exit_code == 4:
-        assert batchwright("verify", copy, "--json").json["passed"] is True
-    else:
-        assert "part-000000-0000.json" in answer.json["error"]["message"]
+    assert answer.exit_code == 75
+    assert "part-000000-0000.arrow is damaged" in answer.json["error"]["message"]
+    assert answer.json["error"]["hint"].startswith("Delete that file and run the same command")
+    part.unlink()
+    assert batchwright("run", copy, "--json").exit_code == 4
+    assert batchwright("verify", copy, "--json").json["passed"] is True
+
+
+@pytest.mark.parametrize("data", [b"bad", None], ids=["damaged", "gone"])
+@pytest.mark.parametrize("command", ["retry", "export", "rows"])
+def test_a_damaged_output_part_is_named_with_what_runs_its_rows_again(
+    copy: Path, command: str, data: bytes | None
+) -> None:
+    receipt = copy / "receipts" / "chunk-0-000000.json"
+    part = copy / json.loads(receipt.read_text())["file"]
+    part.write_bytes(data) if data else part.unlink()
+    arguments = ["--status", "ok"] if command == "rows" else []
+    answer = batchwright(command, copy, *arguments, "--json")
+    assert answer.exit_code == 75, answer.stdout
+    assert part.name in answer.stderr
+    assert "Delete receipts/chunk-0-000000.json" in answer.stderr
+    receipt.unlink()
+    assert batchwright("run", copy, "--json").exit_code in (0, 4)
+    assert batchwright("verify", copy, "--json").json["passed"] is True
+
+
+def test_answers_without_their_manifest_are_not_taken_for_those_of_another_job(copy: Path) -> None:
+    (copy / "manifest.json").unlink()
+    rows = copy.parent / "rows.jsonl"
+    rows.write_text('{"q": "something else"}\n')
+    answer = batchwright("run", rows, "--engine", "fake", "--column", "q", "--dir", copy, "--json")
+    assert answer.exit_code == 2
+    assert "its manifest.json is gone" in answer.json["error"]["message"]
 
 
 def test_a_receipt_that_is_damaged_otherwise_is_reported(copy: Path) -> None:

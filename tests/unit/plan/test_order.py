@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from batchwright.core.outcomes import Outcome
 from batchwright.core.records import Receipt
 from batchwright.order import Sequencer
 from batchwright.ordering.retry import order_failed_rows
+from batchwright.read.files import list_files
 from batchwright.rundir import artifacts, layout
 from batchwright.rundir.prepared import read_slices
 from batchwright.rundir.rejected import RejectedRows, column_kinds
@@ -185,6 +187,7 @@ def test_files_with_no_rows_are_stepped_over(tmp_path: Path) -> None:
 def test_an_input_of_blank_lines_has_an_order_without_chunks(tmp_path: Path) -> None:
     run = small_run(tmp_path, prompts(1))
     (tmp_path / "data" / "rows.jsonl").write_text("\n\n  \n")
+    run.manifest = replace(run.manifest, files=tuple(list_files(run.job.input.path)))
     counts = ordered(run).state().counts()
     assert (counts.rows, counts.chunks, counts.ordered, counts.complete) == (0, 0, True, True)
 

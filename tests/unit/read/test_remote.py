@@ -13,7 +13,7 @@ import pytest
 
 from batchwright.core.errors import InputError, JobError
 from batchwright.core.records import SourceFile
-from batchwright.read.files import list_files
+from batchwright.read.files import list_files, refuse_changed
 from batchwright.read.remote import _pattern
 from batchwright.read.rows import input_type, peek, read_split
 from batchwright.read.sniff import detect_format
@@ -162,3 +162,18 @@ def test_small_objects_that_share_a_split_read_as_from_a_disk(
     place.put("many/20.jsonl", gzip.compress(LINES)[:-4])
     with pytest.raises(InputError, match=r"many/20\.jsonl: truncated gzip after 300 rows"):
         rows(list_files(f"{place.location}/many"))
+
+
+def test_objects_that_were_replaced_since_the_run_began_are_refused(place: Storage) -> None:
+    for name, data in FILES.items():
+        place.put(f"in/{name}", data)
+    listed = list_files(f"{place.location}/in")
+    named = [list_files(file.path)[0] for file in listed]
+    refuse_changed(listed)  # a store may write the mark of a version otherwise in a listing
+    refuse_changed(named)
+    place.put("in/lines.jsonl", LINES[::-1])
+    with pytest.raises(InputError, match=r"lines\.jsonl has changed .*its size is the same"):
+        refuse_changed(listed)
+    place.delete("in/lines.jsonl")
+    with pytest.raises(InputError, match=r"lines\.jsonl: there is no such object"):
+        refuse_changed(listed)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -72,6 +75,53 @@ def test_publish_replaces_and_commit_does_not(storage: Storage) -> None:
     assert storage.read("a/b") == b"two"
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_named(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A receipt must be whole and come second to none: without links that is not to be had."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(NotAllowed, match="its file system has no hard links") as caught:
+        storage.commit("manifest.json", b"{}")
+    assert caught.value.exit_code == 2
+    assert "--dir" in caught.value.hint
+    assert list(storage.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["commit", "publish", "put", "create", "append"])
+def test_files_have_the_rights_that_any_new_file_gets(storage: Storage, verb: str) -> None:
+    """Who may read the folder may read the run; in a folder for a group its members may work on it."""
+    for mask, rights in ((0o022, 0o644), (0o002, 0o664), (0o077, 0o600)):
+        before = os.umask(mask)
+        try:
+            getattr(storage, verb)(f"a/{mask}", b"x\n")
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE((storage.root / f"a/{mask}").stat().st_mode) == rights
+
+
+def test_what_was_there_is_replaced_only_once_the_new_bytes_are_on_the_disk(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut between the two leaves neither: of a manifest that is the whole run."""
+    storage.publish("manifest.json", b"old")
+    seen: list[bytes] = []
+    flush = os.fsync
+
+    def look(descriptor: int) -> None:
+        seen.append((storage.root / "manifest.json").read_bytes())
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", look)
+    storage.publish("manifest.json", b"new")
+    assert seen == [b"old", b"new"], "the file first, then the folder with its new name"
+    assert [path.name for path in storage.root.iterdir()] == ["manifest.json"]
+
+
 def test_names_are_the_files_directly_in_a_folder_sorted(storage: Storage) -> None:
     for name in ("order/2", "order/10", "order/below/1", "other/3"):
         storage.put(name, b"")
@@ -137,7 +187,7 @@ def test_a_full_disk_under_obstore_is_named_as_such(
         raise GenericError("Unable to copy data to file: No space left on device (os error 28)")
 
     monkeypatch.setattr(obstore, "put", full)
-    for verb in (storage.put, storage.create, storage.publish):
+    for verb in (storage.put, storage.create):
         with pytest.raises(StorageError, match="disk is full"):
             verb("output/part", b"data")
 
