@@ -96,7 +96,9 @@ def test_sigkill_of_the_parent_alone(
     assert result_bytes(run_dir) == undisturbed
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGTERM, 75), (signal.SIGHUP, 75), (signal.SIGINT, 130)]
+)
 def test_asked_to_stop(
     number: signal.Signals,
     exit_code: int,

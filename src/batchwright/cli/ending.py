@@ -91,9 +91,16 @@ def ending(*, as_json: bool) -> Iterator[None]:
         raise typer.Exit(error.exit_code) from None
 
 
+def _that_end() -> list[signal.Signals]:
+    """Signals that ask for an end: also that the terminal is gone, unless `nohup` says to take no notice."""
+    gone = getattr(signal, "SIGHUP", None)
+    heeded = gone is not None and signal.getsignal(gone) is not signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([gone] if gone is not None and heeded else [])]
+
+
 @contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and Ctrl-C set; a second Ctrl-C ends at once."""
+    """An event that SIGTERM, SIGHUP and Ctrl-C set; a second Ctrl-C ends at once."""
     stop = threading.Event()
     received: list[int] = []
 
@@ -103,9 +110,7 @@ def stopping() -> Iterator[threading.Event]:
         received.append(number)
         stop.set()
 
-    before = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, on_signal) for number in _that_end()}
     try:
         yield stop
     except Stopped as stopped:

@@ -232,8 +232,8 @@ class Kubernetes(Section):
     retries: Annotated[int, Field(ge=0, le=100)] = 3
     """So often a pod may fail (and with Ray, the cluster) before it is given up. Evictions and
     exit code 75 do not count."""
-    user_id: Annotated[int, Field(ge=1)] = 1000
-    """User that the pods run as; it is never root."""
+    user_id: Annotated[int | None, Field(ge=1)] = 1000
+    """User that the pods run as; it is never root. `null` leaves it to the cluster, as OpenShift wants."""
     read_only_root: bool = True
     """In mode `job`, the container's own file system is read only, apart from `/tmp` and
     `/scratch`. Ray needs to write there, so the Ray modes leave it open."""

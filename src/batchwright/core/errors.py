@@ -11,7 +11,8 @@ BatchwrightError                exit  what happened
 ├── TooManyFailures                3  so many rows fail that the job itself must be wrong
 ├── VerifyError                    1  rows in and rows out do not add up
 ├── StorageError                  75  a disk or bucket refused; fix it and run again
-│   └── NotAllowed                 2  a folder may not be read, written or made
+│   ├── NotAllowed                 2  a folder may not be read, written or made
+│   └── Damaged                    2  a file of the run is damaged that nothing can make again
 ├── EngineError                   75  the engine cannot be kept alive
 │   └── EngineNeverStarts          2  it has failed to start many times, and never did
 ├── ClusterError                  75  the cluster's API server does not answer
@@ -111,6 +112,12 @@ class StorageError(BatchwrightError):
 
 class NotAllowed(StorageError):
     """A folder may not be read or written, or cannot be made: to start again would change nothing."""
+
+    exit_code = 2
+
+
+class Damaged(StorageError):
+    """A file of a run cannot be read, and nothing can make it again: to start again changes nothing."""
 
     exit_code = 2
 

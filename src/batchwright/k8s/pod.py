@@ -115,13 +115,17 @@ def with_metrics(workload: Workload, template: Manifest) -> Manifest:
     return template
 
 
+def _user(user_id: int | None) -> Manifest:
+    if user_id is None:
+        return {}
+    return {"runAsUser": user_id, "runAsGroup": user_id, "fsGroup": user_id}
+
+
 def _identity(settings: Kubernetes, *, token: bool) -> Manifest:
     found: Manifest = {
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": settings.user_id,
-            "runAsGroup": settings.user_id,
-            "fsGroup": settings.user_id,
+            **_user(settings.user_id),
             # A model cache of a million files would take minutes to hand over at every start.
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},

@@ -7,19 +7,23 @@ from typing import Any, TypeVar
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from batchwright.core.errors import StorageError
+from batchwright.core.errors import Damaged, StorageError
 from batchwright.core.schemas import FORMAT_VERSION
 
 Record = TypeVar("Record")
 
 _REDONE = "Delete that one file and run the same command again: what it stood for is redone."
 
-# What is not redone, or not by deleting that one file alone.
-_HINTS = {
+# What is not redone.
+_LASTING = {
     "Manifest": "Put a copy of it back, or start again in another run directory (--dir): without it "
     "nobody knows what the answers are to.",
     "OrderBatch": "If it is the last one, `batchwright run` makes it again. Else put a copy of it back, or start again in another run directory (--dir): rows have their "
     "numbers from it.",
+}
+
+# What is redone, but not by deleting that one file alone.
+_HINTS = {
     "Receipt": "Delete all receipts of that chunk and run the same command again: the chunk is run again.",
 }
 
@@ -44,19 +48,19 @@ def version_of(raw: bytes) -> int:
 
 
 def load(kind: type[Record], raw: bytes, name: str) -> Record:
-    """A record from its JSON. Raises StorageError naming the file if it is damaged."""
+    """A record from its JSON. Raises StorageError naming the file if it is damaged, Damaged if for good."""
     try:
         body = dict(orjson.loads(raw))
         version = int(body.pop("version"))
         if version > FORMAT_VERSION:
-            raise StorageError(
+            raise Damaged(
                 f"{name} was written by a newer batchwright (format {version})",
                 "Install that version, or start again in another run directory.",
             )
         record: Record = _adapter(kind).validate_python(body)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, ValidationError) as error:
-        raise StorageError(
-            f"{name} is damaged: {str(error).splitlines()[0]}",
-            _HINTS.get(kind.__name__, _REDONE),
-        ) from error
+        what = f"{name} is damaged: {str(error).splitlines()[0]}"
+        if kind.__name__ in _LASTING:
+            raise Damaged(what, _LASTING[kind.__name__]) from error
+        raise StorageError(what, _HINTS.get(kind.__name__, _REDONE)) from error
     return record

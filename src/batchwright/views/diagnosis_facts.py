@@ -45,7 +45,8 @@ from batchwright.views.glances import glance_at_answers, glance_at_rows
 LOG_TAIL_BYTES = 256 * 1024
 
 # Errors that a worker reports of something else than its engine.
-_NOT_THE_ENGINE = {"Stopped", "Interrupted", "InputError", "TooManyFailures", "StorageError", "NotAllowed",
+_NOT_THE_ENGINE = {"Stopped", "Interrupted", "InputError", "TooManyFailures", "StorageError", "NotAllowed", "Damaged",
+                   "HubUnreachable",
                    "VerifyError", "MissingExtra", "ResumeRefused"}  # fmt: skip
 
 # The command that starts a run may give a sign of life so long before it notes the start.

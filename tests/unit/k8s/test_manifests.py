@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from batchwright import deploying
+from batchwright.cli.options import job_for_elsewhere
 from batchwright.config.load import load_job
 from batchwright.k8s.pod_rules import SHM
 from batchwright.k8s.render import write_manifests
@@ -76,6 +77,18 @@ def test_an_indexed_job_says_whose_fault_a_failure_is() -> None:
     assert container_of(one(example("one-gpu"), "Job"))["command"] == [
         "batchwright", "worker", "/etc/batchwright/job.yaml",
     ]  # fmt: skip
+
+
+def test_whose_user_the_pods_are_may_be_left_to_the_cluster() -> None:
+    pod = one(example("one-gpu"), "Job")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 1000
+    job, run_dir = job_for_elsewhere(
+        str(EXAMPLES / "one-gpu.yaml"), {}, ["kubernetes.user_id=null"]
+    )
+    found = deploying.render(job, run_dir, threading.Event(), lambda _: None)[1]
+    security = one(found, "Job")["spec"]["template"]["spec"]["securityContext"]
+    assert security["runAsNonRoot"]
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & security.keys()
 
 
 def test_a_pod_asks_for_what_it_may_have_and_is_not_root() -> None:

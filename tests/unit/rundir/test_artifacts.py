@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from batchwright.core.errors import StorageError
+from batchwright.core.errors import Damaged, StorageError
 from batchwright.core.records import (
     Chunk,
     Duplicate,
@@ -62,7 +62,7 @@ def test_a_file_says_its_version() -> None:
 
 def test_a_newer_version_is_refused_as_such() -> None:
     raw = orjson.dumps({"version": FORMAT_VERSION + 1, "something": "new"})
-    with pytest.raises(StorageError, match="receipts/x.json was written by a newer batchwright"):
+    with pytest.raises(Damaged, match="receipts/x.json was written by a newer batchwright"):
         artifacts.load(Receipt, raw, "receipts/x.json")
 
 
@@ -80,6 +80,14 @@ WHOLE = artifacts.dump(RECEIPT)
 def test_a_damaged_file_is_named(raw: bytes) -> None:
     with pytest.raises(StorageError, match="receipts/x.json is damaged"):
         artifacts.load(Receipt, raw, "receipts/x.json")
+
+
+def test_a_file_that_is_made_again_may_be_tried_again_and_one_that_is_not_may_not() -> None:
+    with pytest.raises(StorageError) as redone:
+        artifacts.load(Receipt, b"", "receipts/x.json")
+    with pytest.raises(Damaged) as lasting:
+        artifacts.load(OrderBatch, b"", "order/x.json")
+    assert (redone.value.exit_code, lasting.value.exit_code) == (75, 2)
 
 
 def test_fields_that_a_later_version_added_to_this_format_are_ignored() -> None:
