@@ -212,7 +212,7 @@ def submit(cluster: Cluster, found: Sequence[Manifest], job: Job) -> list[str]:
     Raises:
         JobError: the server refuses one; those that were made already are removed again.
     """
-    _mains(cluster, job)
+    _mains(cluster, job)  # refuses if another job has the name
     for manifest in found:
         cluster.create(manifest, dry_run=True)
     made: list[Manifest] = []
@@ -233,7 +233,7 @@ def submit(cluster: Cluster, found: Sequence[Manifest], job: Job) -> list[str]:
 def delete(cluster: Cluster, job: Job) -> list[str]:
     """Remove all objects of a job; JobError if another has its name. The run directory stays."""
     found = []
-    _mains(cluster, job)
+    _mains(cluster, job)  # refuses if another job has the name
     for kind in _KINDS:
         for one in cluster.find(kind, _selector(job)):
             name = one["metadata"]["name"]

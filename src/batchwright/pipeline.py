@@ -38,7 +38,7 @@ from batchwright.foresight.piloting import pilot_report
 from batchwright.foresight.planning import own_cards, plan_job
 from batchwright.foresight.profiling import choose_processes, profile_rows
 from batchwright.foresight.promise import Promise, with_pilot
-from batchwright.foresight.settle import mend, open_settled, outputs_of_pilot, replan
+from batchwright.foresight.settle import open_settled, outputs_of_pilot, replan
 from batchwright.foresight.survey import survey
 from batchwright.machine.hardware import usable_cores
 from batchwright.ordering.retry import order_failed_rows
@@ -52,6 +52,7 @@ from batchwright.rundir.rejected import RejectedRows
 from batchwright.rundir.state import read_state, unfinished
 from batchwright.rundir.storage import Storage
 from batchwright.running.drive import THE_PILOT, Watch, drive
+from batchwright.running.mending import mend
 from batchwright.views.diagnosis_facts import gather
 from batchwright.views.looking import Standing, read_standing
 from batchwright.views.report import write_report

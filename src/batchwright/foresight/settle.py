@@ -15,16 +15,13 @@ from batchwright.core.workload import LengthHistogram
 from batchwright.engines.vllm_setup import CPU_BLOCK_SIZE, CPU_KV_CACHE_BYTES, is_cpu_build
 from batchwright.foresight.planning import Cards, plan_on
 from batchwright.foresight.profiling import look_at_rows
-from batchwright.foresight.remake import remake_prepared
 from batchwright.plan.explain import shown
 from batchwright.plan.model_facts import model_facts
 from batchwright.rundir import layout
-from batchwright.rundir.clock import SystemClock
-from batchwright.rundir.events import Events
 from batchwright.rundir.locations import Location
 from batchwright.rundir.manifest import Manifest, differences, open_manifest, run_if_there
-from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.storage import Storage
+from batchwright.running.mending import mend
 from batchwright.tokens.context import context_length
 from batchwright.tokens.files import read_json
 
@@ -53,15 +50,6 @@ def open_settled(
         storage.put(layout.PLAN, orjson.dumps(plan.as_json(), option=orjson.OPT_INDENT_2))
     mend(storage, manifest, job)
     return Opened(storage, manifest, plan, resumed)
-
-
-def mend(storage: Storage, manifest: Manifest, job: Job) -> None:
-    """Remove what a power cut tore, and note it: what it stood for is done again."""
-    events = Events(storage, "mend", SystemClock())
-    for path in remove_torn_files(storage):
-        events.write("torn_file_removed", path=path)
-    for path in remake_prepared(storage, manifest, job):
-        events.write("prepared_again", path=path)
 
 
 def replan(opened: Opened, job: Job, cards: Cards | None, stop: threading.Event) -> tuple[str, ...]:

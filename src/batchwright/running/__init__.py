@@ -1,1 +1,1 @@
-"""Who works on a run, and who watches that they do."""
+"""Who works on a run, who watches that they do, and what is mended before they begin."""

@@ -1,4 +1,4 @@
-"""Prepared parts that were lost are made again, from the same input, as they were."""
+"""What a power cut or a hand has damaged in a run directory: removed, or made again from the same input."""
 
 from __future__ import annotations
 
@@ -10,13 +10,28 @@ from batchwright.core.records import OrderedPart
 from batchwright.equip.equipment import job_tokenizer
 from batchwright.prepare import Preparer
 from batchwright.rundir import layout
+from batchwright.rundir.clock import SystemClock
+from batchwright.rundir.events import Events
 from batchwright.rundir.manifest import Manifest
+from batchwright.rundir.mend import remove_torn_files
 from batchwright.rundir.prepared import ordered_receipts
 from batchwright.rundir.state import RunState
 from batchwright.rundir.storage import Storage
 
 
-def remake_prepared(storage: Storage, manifest: Manifest, job: Job) -> list[str]:
+def mend(storage: Storage, manifest: Manifest, job: Job) -> None:
+    """Remove what a power cut tore, make again what was lost, and note both.
+
+    What a torn receipt stood for is done again; rows of prepared parts keep their numbers and answers.
+    """
+    events = Events(storage, "mend", SystemClock())
+    for path in remove_torn_files(storage):
+        events.write("torn_file_removed", path=path)
+    for path in _remake_prepared(storage, manifest, job):
+        events.write("prepared_again", path=path)
+
+
+def _remake_prepared(storage: Storage, manifest: Manifest, job: Job) -> list[str]:
     """Prepare again what the order names and is not there; the rows keep their numbers and answers.
 
     Returns:
